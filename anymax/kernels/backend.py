@@ -1,0 +1,47 @@
+"""Which implementation of a kernel runs: the fastest that can, or the one the caller named."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+NAMES = ("native", "reference")
+
+
+class Backend(Protocol):
+    """What every implementation of every kernel offers beside its own functions."""
+
+    def why_unsupported(self, scores: Tensor) -> str | None:
+        """Why this backend cannot take `scores`, or None if it can."""
+
+
+_named: str | None = None
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run every kernel inside the block through one backend, in forward and backward, in the whole process.
+
+    Args:
+        name: "native" (C++ on the CPU) or "reference" (torch, every device). A named backend never falls back: where
+            it cannot run, the call raises.
+    """
+    global _named
+    if name not in NAMES:
+        raise ValueError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
+    before, _named = _named, name
+    try:
+        yield
+    finally:
+        _named = before
+
+
+def choose(backends: dict[str, Backend], scores: Tensor) -> str:
+    """The name of the backend that takes `scores`: the named one, or the first that can."""
+    if _named is not None:
+        reason = backends[_named].why_unsupported(scores) if _named in backends else "this kernel has no such backend"
+        if reason is not None:
+            raise RuntimeError(f"the {_named} backend was asked for by name but cannot run: {reason}; leave use_backend(...) out to let anymax choose")
+        return _named
+    return next(name for name in NAMES if name in backends and backends[name].why_unsupported(scores) is None)

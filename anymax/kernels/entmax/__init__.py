@@ -1,0 +1,87 @@
+"""Entmax of the rows of a matrix, as torch operators that choose their backend when they run.
+
+Shapes: R rows, N entries, and one alpha per row or one for all (A is R or 1). Every matrix is contiguous.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anymax.kernels.backend import choose
+from anymax.kernels.entmax import native, reference
+
+BACKENDS: dict[str, Any] = {"native": native, "reference": reference}
+
+_library = torch.library.Library("anymax", "FRAGMENT")
+_library.define("entmax(Tensor scores, Tensor alpha) -> Tensor")
+_library.define("entmax_conjugate(Tensor scores, Tensor alpha) -> (Tensor, Tensor)")
+_library.define("entmax_backward(Tensor grad, Tensor probs, Tensor alpha) -> Tensor")
+_library.define("entmax_backward_both(Tensor grad, Tensor probs, Tensor alpha) -> (Tensor, Tensor)")
+
+
+def _pick(scores: Tensor) -> Any:
+    return BACKENDS[choose(BACKENDS, scores)]
+
+
+def _entmax(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    return _pick(scores_RN).forward(scores_RN.contiguous(), alpha_A.contiguous())  # type: ignore[no-any-return]
+
+
+def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+    return _pick(scores_RN).conjugate(scores_RN.contiguous(), alpha_A.contiguous())  # type: ignore[no-any-return]
+
+
+def _backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    arguments = (grad_RN.contiguous(), probs_RN.contiguous(), alpha_A.contiguous())
+    return _pick(probs_RN).backward(*arguments)  # type: ignore[no-any-return]
+
+
+def _backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+    arguments = (grad_RN.contiguous(), probs_RN.contiguous(), alpha_A.contiguous())
+    return _pick(probs_RN).backward_both(*arguments)  # type: ignore[no-any-return]
+
+
+def _rows_of(matrix: Tensor) -> Tensor:
+    return matrix.new_empty(matrix.shape[0])
+
+
+_KERNELS = {"entmax": _entmax, "entmax_conjugate": _conjugate}
+_KERNELS |= {"entmax_backward": _backward, "entmax_backward_both": _backward_both}
+_FAKES = {
+    "entmax": lambda scores, alpha: torch.empty_like(scores),
+    "entmax_conjugate": lambda scores, alpha: (torch.empty_like(scores), _rows_of(scores)),
+    "entmax_backward": lambda grad, probs, alpha: torch.empty_like(probs),
+    "entmax_backward_both": lambda grad, probs, alpha: (torch.empty_like(probs), _rows_of(probs)),
+}
+
+
+def _batched(name: str) -> Any:
+    """The vmap rule: a batch of matrices is one matrix with more rows."""
+    operator = getattr(torch.ops.anymax, name)
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Any, Any]:
+        batched_tensors = zip(tensors, in_dims, strict=True)
+        moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in batched_tensors]
+        *matrices, alpha_BA = moved
+        num_rows = matrices[0].shape[1]
+        alpha = alpha_BA.expand(-1, num_rows).reshape(-1) if in_dims[-1] is not None else alpha_BA[0]
+        if alpha.shape[0] != 1 and in_dims[-1] is None:
+            alpha = alpha_BA.reshape(-1)
+        results = operator(*(m.reshape(-1, m.shape[-1]) for m in matrices), alpha)
+        if isinstance(results, Tensor):
+            return results.unflatten(0, (info.batch_size, num_rows)), 0
+        return tuple(r.unflatten(0, (info.batch_size, num_rows)) for r in results), (0,) * len(results)
+
+    return rule
+
+
+for _name, _kernel in _KERNELS.items():
+    _library.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"anymax::{_name}", _FAKES[_name])
+    torch.library.register_vmap(f"anymax::{_name}", _batched(_name))
+
+entmax = torch.ops.anymax.entmax.default
+entmax_conjugate = torch.ops.anymax.entmax_conjugate.default
+entmax_backward = torch.ops.anymax.entmax_backward.default
+entmax_backward_both = torch.ops.anymax.entmax_backward_both.default

@@ -1,0 +1,137 @@
+"""Entmax of rows in plain torch: the definition the other backends are held to. Runs on every device.
+
+With a = alpha - 1 and u = z - lambda, where the row's maximum is already subtracted from z,
+
+    p = [1 + a u]_+ ^ (1/a) = exp(log1p(a u) / a),    which is exp(u) at a = 0,
+
+for the one lambda at which a row sums to one. It lies in [0, (1 - n^-a) / a]. Newton's method on S(lambda)^a, where S is the
+sum, is kept inside that bracket. Shapes: R rows, N entries, A is R or 1.
+"""
+
+import torch
+from torch import Tensor
+
+# Bisection alone narrows the bracket to the last bit of a double in this many steps; Newton's method needs about five.
+MAX_STEPS = 64
+
+
+def why_unsupported(scores: Tensor) -> str | None:
+    return None
+
+
+def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """Probabilities of each row."""
+    return conjugate(scores_RN, alpha_A)[0]
+
+
+def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
+    _check_alpha(alpha_A)
+    num_rows, n = scores_RN.shape
+    if num_rows == 0:
+        return torch.empty_like(scores_RN), scores_RN.new_empty(0)
+    wide_RN = scores_RN.to(_wide(scores_RN))
+    a_A1 = alpha_A.to(wide_RN.dtype)[:, None] - 1
+    top_R1 = wide_RN.amax(1, keepdim=True)
+    empty_R1 = top_R1 == -torch.inf
+    z_RN = wide_RN - top_R1.masked_fill(empty_R1, 0)
+    lambda_R1, sum_R1 = _solve(z_RN, a_A1, n)
+    probs_RN = _power(z_RN - lambda_R1, a_A1) / sum_R1
+    expected_R1 = torch.where(probs_RN > 0, probs_RN * z_RN, 0).sum(1, keepdim=True)
+    conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / (a_A1 + 1)
+    bad_R1 = torch.isnan(wide_RN).any(1, keepdim=True) | (top_R1 == torch.inf)
+
+    def settle(result: Tensor) -> Tensor:
+        return result.masked_fill(empty_R1, 0).masked_fill(bad_R1, torch.nan).to(scores_RN.dtype)
+
+    return settle(probs_RN), settle(conjugate_R1)[:, 0]
+
+
+def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """Gradient by the scores: s (g - <s, g> / sum s), with s = p^(2 - alpha) on the support."""
+    weight_RN = _weight(probs_RN, alpha_A)
+    return weight_RN * _centre(grad_RN, weight_RN)
+
+
+def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients by the scores and, one number per row, by alpha.
+
+    At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so that
+    the row still sums to one, which centres the incoming gradient.
+    """
+    weight_RN = _weight(probs_RN, alpha_A)
+    centred_RN = _centre(grad_RN, weight_RN)
+    log_RN = torch.where(probs_RN > 0, probs_RN, 1).log()
+    t_RN = (alpha_A[:, None] - 1) * log_RN
+    slope_RN = probs_RN * log_RN**2 * _psi(t_RN)
+    return weight_RN * centred_RN, (slope_RN * centred_RN).sum(1)
+
+
+def _wide(scores: Tensor) -> torch.dtype:
+    # Apple's devices have no double precision.
+    return scores.dtype if scores.device.type == "mps" else torch.float64
+
+
+def _check_alpha(alpha_A: Tensor) -> None:
+    # Reading a value from an accelerator would make every call wait for it.
+    if alpha_A.device.type == "cpu" and not bool(((alpha_A >= 1) & (alpha_A < torch.inf)).all()):
+        worst = alpha_A[~((alpha_A >= 1) & (alpha_A < torch.inf))][0].item()
+        raise ValueError(
+            f"alpha must be finite and at least 1, got {worst}; use 1 + sigmoid(a) to learn it, argmax for its limit"
+        )
+
+
+def _power(u_RN: Tensor, a_A1: Tensor) -> Tensor:
+    t_RN = a_A1 * u_RN
+    chosen_RN = t_RN > -1
+    safe_a_A1 = torch.where(a_A1 == 0, 1, a_A1)
+    exponent_RN = torch.where(a_A1 == 0, u_RN, torch.log1p(torch.where(chosen_RN, t_RN, 0)) / safe_a_A1)
+    return torch.where(chosen_RN, exponent_RN.exp(), 0)
+
+
+def _gain(sum_R1: Tensor, a_A1: Tensor) -> Tensor:
+    """(1 - S^-a) / a, which is log S at a = 0."""
+    log_sum_R1 = sum_R1.log()
+    safe_a_A1 = torch.where(a_A1 == 0, 1, a_A1)
+    return torch.where(a_A1 == 0, log_sum_R1, -torch.expm1(-a_A1 * log_sum_R1) / safe_a_A1)
+
+
+def _solve(z_RN: Tensor, a_A1: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The lambda of each row, and the sum of the row's probabilities there (one, but for rounding)."""
+    low_R1 = torch.zeros_like(z_RN[:, :1])
+    high_R1 = _gain(torch.full_like(low_R1, n), a_A1)
+    lambda_R1, tolerance = low_R1, 4 * torch.finfo(z_RN.dtype).eps
+    for _ in range(MAX_STEPS):
+        probs_RN = _power(z_RN - lambda_R1, a_A1)
+        sum_R1 = probs_RN.sum(1, keepdim=True)
+        if bool(((sum_R1 - 1).abs() <= tolerance).all()):
+            break
+        low_R1 = torch.where(sum_R1 >= 1, lambda_R1, low_R1)
+        high_R1 = torch.where(sum_R1 <= 1, lambda_R1, high_R1)
+        base_RN = torch.where(probs_RN > 0, 1 + a_A1 * (z_RN - lambda_R1), 1)
+        newton_R1 = lambda_R1 + sum_R1 / (probs_RN / base_RN).sum(1, keepdim=True) * _gain(sum_R1, a_A1)
+        inside_R1 = (newton_R1 > low_R1) & (newton_R1 < high_R1)
+        lambda_R1 = torch.where(inside_R1, newton_R1, (low_R1 + high_R1) / 2)
+    return lambda_R1, sum_R1
+
+
+def _weight(probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    chosen_RN = probs_RN != 0
+    return torch.where(chosen_RN, torch.where(chosen_RN, probs_RN, 1) ** (2 - alpha_A[:, None]), 0)
+
+
+def _centre(grad_RN: Tensor, weight_RN: Tensor) -> Tensor:
+    total_R1 = weight_RN.sum(1, keepdim=True)
+    inner_R1 = torch.where(weight_RN != 0, weight_RN * grad_RN, 0).sum(1, keepdim=True)
+    mean_R1 = inner_R1 / torch.where(total_R1 == 0, 1, total_R1)
+    return torch.where(weight_RN != 0, grad_RN - mean_R1, 0)
+
+
+def _psi(t_RN: Tensor) -> Tensor:
+    near_RN = t_RN > -1
+    safe_RN = torch.where(near_RN, t_RN, 0)
+    series_RN = torch.ones_like(t_RN)
+    for k in range(17, 0, -1):
+        series_RN = 1 - series_RN * safe_RN / (k + 2)
+    far_RN = torch.where(near_RN, -1, t_RN)
+    return torch.where(near_RN, -series_RN / 2, (1 - torch.exp(-far_RN) - far_RN) / far_RN**2)

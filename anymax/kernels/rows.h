@@ -1,0 +1,46 @@
+// Sharing rows among threads.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+namespace anymax {
+
+// Below this many entries a second thread costs more than it brings.
+constexpr int64_t kEntriesPerThread = 8192;
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+template <class T> using Buffer = std::unique_ptr<T[], Free>;
+
+template <class T> Buffer<T> allocate(int64_t count) { return Buffer<T>(static_cast<T*>(std::malloc(count * sizeof(T)))); }
+
+inline int threads_for(int64_t rows, int64_t entries, int available) {
+    const int64_t useful = std::min(rows, 1 + entries / kEntriesPerThread);
+    return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(useful, available)));
+}
+
+// Calls work(row, scratch) for every row, with `scratch_size` entries of scratch per thread.
+// Returns false, with rows left undone, only if memory ran out.
+template <class T, class Work>
+bool for_each_row(int64_t rows, int64_t n, int available, int64_t scratch_size, const Work& work) {
+    const int threads = threads_for(rows, rows * n, available);
+    const int64_t chunk = std::max<int64_t>(1, std::min<int64_t>(64, rows / (threads * 8)));
+    bool enough_memory = true;
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)
+    {
+        const Buffer<T> scratch = allocate<T>(scratch_size);
+        enough_memory = scratch != nullptr;
+        if (enough_memory) {
+#pragma omp for schedule(dynamic, chunk) nowait
+            for (int64_t row = 0; row < rows; ++row) work(row, scratch.get());
+        }
+    }
+    return enough_memory;
+}
+
+}  // namespace anymax

@@ -1,0 +1,208 @@
+// Vectors of the widest kind the instruction level has, and the few functions on them that the kernels need.
+//
+// Built on the compilers' vector extensions, so one source serves SSE2, AVX2, AVX-512 and NEON; only `any` and
+// `pack` (keep the chosen lanes, in order) name instructions. A polynomial's coefficients are minimax fits of ours.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define ANYMAX_EXPORT extern "C" __attribute__((visibility("default")))
+#define ANYMAX_INLINE inline __attribute__((always_inline))
+
+namespace anymax {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+
+template <class T> struct VectorOf;
+template <> struct VectorOf<float> {
+    typedef float Type __attribute__((vector_size(kVectorBytes)));
+    typedef int32_t Mask __attribute__((vector_size(kVectorBytes)));
+};
+template <> struct VectorOf<double> {
+    typedef double Type __attribute__((vector_size(kVectorBytes)));
+    typedef int64_t Mask __attribute__((vector_size(kVectorBytes)));
+};
+template <class T> using Vec = typename VectorOf<T>::Type;
+template <class T> using Mask = typename VectorOf<T>::Mask;
+template <class T> constexpr int kLanes = kVectorBytes / sizeof(T);
+
+template <class T> constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+template <class T> ANYMAX_INLINE Vec<T> load(const T* from) {
+    Vec<T> v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+template <class T> ANYMAX_INLINE void store(T* to, Vec<T> v) { std::memcpy(to, &v, sizeof v); }
+
+// The first `count` entries, and `fill` in the other lanes.
+template <class T> ANYMAX_INLINE Vec<T> load_part(const T* from, int64_t count, T fill) {
+    T lanes[kLanes<T>];
+    for (int i = 0; i < kLanes<T>; ++i) lanes[i] = i < count ? from[i] : fill;
+    return load(lanes);
+}
+
+template <class T> ANYMAX_INLINE void store_part(T* to, Vec<T> v, int64_t count) { std::memcpy(to, &v, count * sizeof(T)); }
+
+template <class T> ANYMAX_INLINE Vec<T> splat(T x) { return Vec<T>{} + x; }
+
+template <class T> ANYMAX_INLINE T sum(Vec<T> v) {
+    T total = 0;
+    for (int i = 0; i < kLanes<T>; ++i) total += v[i];
+    return total;
+}
+
+template <class T> ANYMAX_INLINE T maximum(Vec<T> v) {
+    T best = v[0];
+    for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best ? v[i] : best;
+    return best;
+}
+
+// One bit per lane.
+template <class T> ANYMAX_INLINE unsigned bits(Mask<T> m) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) return _mm512_movepi32_mask((__m512i)m);
+    else return _mm512_movepi64_mask((__m512i)m);
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) return _mm256_movemask_ps((__m256)m);
+    else return _mm256_movemask_pd((__m256d)m);
+#elif defined(__x86_64__)
+    if constexpr (sizeof(T) == 4) return _mm_movemask_ps((__m128)m);
+    else return _mm_movemask_pd((__m128d)m);
+#else
+    unsigned result = 0;
+    for (int i = 0; i < kLanes<T>; ++i) result |= unsigned(m[i] != 0) << i;
+    return result;
+#endif
+}
+
+template <class T> ANYMAX_INLINE bool any(Mask<T> m) { return bits<T>(m) != 0; }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For every choice of 8 lanes, where each kept lane comes from.
+struct PackTable {
+    alignas(32) int32_t of_eight[256][8] = {};
+    constexpr PackTable() {
+        for (int chosen = 0; chosen < 256; ++chosen) {
+            int kept = 0;
+            for (int lane = 0; lane < 8; ++lane)
+                if (chosen >> lane & 1) of_eight[chosen][kept++] = lane;
+        }
+    }
+};
+inline constexpr PackTable kPackTable;
+#endif
+
+// Stores the lanes of `v` that `keep` names side by side and returns how many; may write a whole vector.
+template <class T> ANYMAX_INLINE int pack(T* to, Vec<T> v, Mask<T> keep) {
+    const unsigned chosen = bits<T>(keep);
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)chosen, (__m512)v));
+    else _mm512_storeu_pd(to, _mm512_maskz_compress_pd((__mmask8)chosen, (__m512d)v));
+#elif defined(__AVX2__)
+    unsigned eighths = chosen;
+    // A double is two of the eight lanes: spread each of the four bits over two.
+    if constexpr (sizeof(T) == 8) eighths = _pdep_u32(chosen, 0x55u) * 3u;
+    const __m256i from = _mm256_load_si256((const __m256i*)kPackTable.of_eight[eighths]);
+    _mm256_storeu_si256((__m256i*)to, _mm256_permutevar8x32_epi32((__m256i)v, from));
+#else
+    int kept = 0;
+    for (int i = 0; i < kLanes<T>; ++i)
+        if (chosen >> i & 1) to[kept++] = v[i];
+#endif
+    return __builtin_popcount(chosen);
+}
+
+ANYMAX_INLINE Vec<float> square_root(Vec<float> v) {
+    for (int i = 0; i < kLanes<float>; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+}
+ANYMAX_INLINE Vec<double> square_root(Vec<double> v) {
+    for (int i = 0; i < kLanes<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+    return v;
+}
+
+// exp: x = k ln 2 + r with |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 Q(r), relative error of the fit 3e-9.
+// Results below the smallest normal number are zero; arguments above 88 give the value at 88.
+ANYMAX_INLINE Vec<float> exponential(Vec<float> x) {
+    const Vec<float> bounded = x > 88.0f ? splat(88.0f) : x;
+    const Vec<float> rounder = splat(12582912.0f);
+    const Vec<float> k = (bounded * 1.44269504f + rounder) - rounder;
+    const Vec<float> r = (bounded - k * 0.693145752f) - k * 1.42860677e-6f;
+    Vec<float> q = splat(0.0013950490392744541f);
+    q = q * r + 0.00836888886988163f;
+    q = q * r + 0.04166620597243309f;
+    q = q * r + 0.166665181517601f;
+    q = q * r + 0.5f;
+    const Vec<float> mantissa = q * (r * r) + (r + 1.0f);
+    const Mask<float> exponent = __builtin_convertvector(k, Mask<float>) << 23;
+    const Vec<float> result = (Vec<float>)((Mask<float>)mantissa + exponent);
+    return x > -87.3f ? result : splat(0.0f);
+}
+
+// log of a positive normal number: x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1,
+// log(1 + f) = f - f^2 / 2 + f^3 P(f), relative error of the fit 6e-9.
+ANYMAX_INLINE Vec<float> logarithm(Vec<float> x) {
+    const Mask<float> raw = (Mask<float>)x;
+    const Mask<float> k = (raw - 0x3f3504f3) >> 23;
+    const Vec<float> f = (Vec<float>)(raw - (k << 23)) - 1.0f;
+    Vec<float> p = splat(-0.07859612256288528f);
+    p = p * f + 0.1288164258003235f;
+    p = p * f + -0.13128753006458282f;
+    p = p * f + 0.14181192219257355f;
+    p = p * f + -0.16624554991722107f;
+    p = p * f + 0.2000228613615036f;
+    p = p * f + -0.25000810623168945f;
+    p = p * f + 0.33333316445350647f;
+    const Vec<float> square = f * f;
+    const Vec<float> power = __builtin_convertvector(k, Vec<float>);
+    const Vec<float> low = p * (square * f) + (power * 1.42860677e-6f - 0.5f * square);
+    return power * 0.693145752f + (low + f);
+}
+
+// In double precision the library's functions, lane by lane: exactness over speed.
+ANYMAX_INLINE Vec<double> exponential(Vec<double> x) {
+    for (int i = 0; i < kLanes<double>; ++i) x[i] = std::exp(x[i]);
+    return x;
+}
+ANYMAX_INLINE Vec<double> logarithm(Vec<double> x) {
+    for (int i = 0; i < kLanes<double>; ++i) x[i] = std::log(x[i]);
+    return x;
+}
+
+// log(1 + t) for t > -1, as accurate near zero as elsewhere: the rounding of 1 + t is put back.
+template <class V> ANYMAX_INLINE V logarithm_of_one_plus(V t) {
+    const V one_plus = t + 1;
+    return logarithm(one_plus) + (t - (one_plus - 1)) / one_plus;
+}
+
+// Sums many terms in T and carries over to double every so often, so that long rows lose nothing.
+template <class T> struct LongSum {
+    Vec<T> recent = {};
+    double total = 0;
+    ANYMAX_INLINE void add(Vec<T> v) { recent += v; }
+    ANYMAX_INLINE void carry() {
+        for (int i = 0; i < kLanes<T>; ++i) total += recent[i];
+        recent = Vec<T>{};
+    }
+};
+
+// How many vectors are summed in T before the carry.
+constexpr int kCarryEvery = 64;
+
+}  // namespace anymax
