@@ -38,7 +38,7 @@ def compiler() -> list[str] | None:
 
 
 def is_current(library: Path) -> bool:
-    inputs = [*sources(), *FOLDER.glob("*.h"), Path(__file__)]
+    inputs = [*sources(), *FOLDER.rglob("*.h"), Path(__file__)]
     return library.exists() and library.stat().st_mtime > max(path.stat().st_mtime for path in inputs)
 
 

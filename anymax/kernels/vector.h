@@ -50,21 +50,27 @@ template <class T> ANYMAX_INLINE Vec<T> load(const T* from) {
 
 template <class T> ANYMAX_INLINE void store(T* to, Vec<T> v) { std::memcpy(to, &v, sizeof v); }
 
-// The first `count` entries, and `fill` in the other lanes.
-template <class T> ANYMAX_INLINE Vec<T> load_part(const T* from, int64_t count, T fill) {
+// Up to `count` entries, which may be more than fit, and `fill` in the lanes that are left.
+template <class T> ANYMAX_INLINE Vec<T> load_up_to(const T* from, int64_t count, T fill) {
+    if (count >= kLanes<T>) return load(from);
     T lanes[kLanes<T>];
     for (int i = 0; i < kLanes<T>; ++i) lanes[i] = i < count ? from[i] : fill;
     return load(lanes);
 }
 
-template <class T> ANYMAX_INLINE void store_part(T* to, Vec<T> v, int64_t count) { std::memcpy(to, &v, count * sizeof(T)); }
+template <class T> ANYMAX_INLINE void store_up_to(T* to, Vec<T> v, int64_t count) {
+    if (count >= kLanes<T>) return store(to, v);
+    std::memcpy(to, &v, count * sizeof(T));
+}
 
 template <class T> ANYMAX_INLINE Vec<T> splat(T x) { return Vec<T>{} + x; }
 
 template <class T> ANYMAX_INLINE T sum(Vec<T> v) {
-    T total = 0;
-    for (int i = 0; i < kLanes<T>; ++i) total += v[i];
-    return total;
+    T lanes[kLanes<T>];
+    store(lanes, v);
+    for (int half = kLanes<T> / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
 }
 
 template <class T> ANYMAX_INLINE T maximum(Vec<T> v) {
@@ -191,18 +197,7 @@ template <class V> ANYMAX_INLINE V logarithm_of_one_plus(V t) {
     return logarithm(one_plus) + (t - (one_plus - 1)) / one_plus;
 }
 
-// Sums many terms in T and carries over to double every so often, so that long rows lose nothing.
-template <class T> struct LongSum {
-    Vec<T> recent = {};
-    double total = 0;
-    ANYMAX_INLINE void add(Vec<T> v) { recent += v; }
-    ANYMAX_INLINE void carry() {
-        for (int i = 0; i < kLanes<T>; ++i) total += recent[i];
-        recent = Vec<T>{};
-    }
-};
-
-// How many vectors are summed in T before the carry.
+// How many vectors are summed in T before the sum moves to double, so that long rows lose nothing.
 constexpr int kCarryEvery = 64;
 
 }  // namespace anymax

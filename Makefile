@@ -1,0 +1,67 @@
+# `make` alone lists what there is. `make test` and `make demo` each do everything on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BUILD_KERNELS := $(BIN)/python -P anymax/kernels/build.py
+ASAN_FOLDER := $(CURDIR)/build/asan
+# Further arguments for pip, as for another package index.
+PIP_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo lint format kernels asan clean
+
+help:
+	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
+	@echo "make demo      install into .venv, build the kernels, then time them against torch (half a minute)"
+	@echo "make lint      ruff and mypy"
+	@echo "make format    let ruff fix and format the code"
+	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
+	@echo "make asan      run the kernel tests under the address sanitizer"
+	@echo "make clean     remove what was built; .venv stays"
+	@echo
+	@echo "PYTHON=python3.12 chooses the Python of a new .venv, CXX=clang++ the compiler, PIP_ARGS goes to pip"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "anymax needs Python 3.11 or newer, this is " \
+		+ sys.version.split()[0] + "; name another with make PYTHON=...")'
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev,plot,peers]"
+	@touch $@
+
+# Without a compiler the torch reference serves, so `test` and `demo` go on; with one, a test fails unless the kernels load.
+test: $(INSTALLED)
+	@$(BUILD_KERNELS) || true
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/pytest --cov=anymax --cov-report=term:skip-covered
+
+demo: $(INSTALLED)
+	@$(BUILD_KERNELS) || true
+	$(BIN)/anymax bench mappings --quick
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+kernels: $(INSTALLED)
+	@$(BUILD_KERNELS)
+
+# Python itself leaks on exit by design, and torch allocates and frees across libraries: only our accesses are of interest.
+asan: $(INSTALLED)
+	@$(BUILD_KERNELS) $(ASAN_FOLDER) -fsanitize=address -g -O1
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels
+
+clean:
+	rm -rf build dist anymax.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f anymax/kernels/libanymax-*
+	find anymax tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""What a measurement was taken on: one description, without a date, of the machine and the software that matters."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from anymax.kernels import library
+from anymax.version import __version__
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides how fast the CPU kernels are.
+
+    Args:
+        level: the instruction level of the native kernels in use.
+        why_reference: why the native kernels are missing and torch serves in their place; None where they are there.
+    """
+
+    cpu: str
+    cores: int
+    threads: int
+    level: str
+    why_reference: str | None
+    system: str
+    python: str
+    torch: str
+    anymax: str
+
+    @property
+    def kernels(self) -> str:
+        return f"native, {self.level}" if self.why_reference is None else f"torch reference ({self.why_reference})"
+
+
+def describe() -> Machine:
+    """The machine this process runs on, with torch's current number of threads."""
+    return Machine(
+        cpu=cpu_model(),
+        cores=num_cores(),
+        threads=torch.get_num_threads(),
+        level=library.current_level(),
+        why_reference=library.why_missing(),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        anymax=__version__,
+    )
+
+
+def cpu_model() -> str:
+    """The processor's name, as the kernel tells it where it does."""
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.lower().startswith(("model name", "hardware", "cpu model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def num_cores() -> int:
+    """Logical cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

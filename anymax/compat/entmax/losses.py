@@ -1,0 +1,185 @@
+"""Fenchel-Young losses, under the names of `entmax.losses`. Functions give one loss per row, Modules reduce them.
+
+Scores have shape (..., classes) and targets (...); `k` and `n_iter` have no effect on the result.
+"""
+
+from functools import partial
+
+from torch import Tensor, float32, nn, promote_types
+
+from anymax import losses, mappings
+from anymax.compat.entmax.settings import check_k, check_n_iter
+
+REDUCTIONS = ("elementwise_mean", "sum", "none")
+
+
+def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
+    """The sparsemax loss of each row, 0 where its target is -100. `k` has no effect on the result."""
+    check_k(k)
+    return _entmax_losses(X, target, 2.0)
+
+
+def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
+    """The sparsemax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result."""
+    check_n_iter(n_iter)
+    return _entmax_losses(X, target, 2.0)
+
+
+def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
+    """The loss of entmax with alpha 1.5 of each row, 0 where its target is -100. `k` has no effect on the result."""
+    check_k(k)
+    return _entmax_losses(X, target, 1.5)
+
+
+def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
+    """The entmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+
+    Args:
+        alpha: at least 1 (there it is cross-entropy); a number, or a tensor with one value per row, shaped like
+            `target` or with a last dimension of size 1. It gets a gradient.
+    """
+    check_n_iter(n_iter)
+    return _entmax_losses(X, target, alpha)
+
+
+def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
+    """The normmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+
+    Args:
+        alpha: above 1; a number, or a tensor with one value per row, shaped like `target` or with a last dimension
+            of size 1. It gets a gradient.
+    """
+    check_n_iter(n_iter)
+    return _normmax_losses(X, target, alpha)
+
+
+class _GenericLoss(nn.Module):
+    """Rows whose target is `ignore_index` cost nothing and do not count in the mean; the mean of no rows is 0."""
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+        self.reduction = reduction
+        self.ignore_index = int(ignore_index)
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        """One loss per row, 0 where the target is `ignore_index`."""
+        raise NotImplementedError
+
+    def forward(self, X: Tensor, target: Tensor) -> Tensor:
+        rows = self.loss(X, target)
+        if self.reduction == "none":
+            return rows
+        total = rows.sum(dtype=promote_types(rows.dtype, float32))
+        if self.reduction == "elementwise_mean":
+            total = total / (target != self.ignore_index).sum().clamp(min=1)
+        return total.to(rows.dtype)
+
+
+class SparsemaxLoss(_GenericLoss):
+    """`sparsemax_loss` as a Module. `k` has no effect on the result."""
+
+    def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction)
+        check_k(k)
+        self.k = k
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return _entmax_losses(X, target, 2.0, self.ignore_index)
+
+
+class SparsemaxBisectLoss(_GenericLoss):
+    """`sparsemax_bisect_loss` as a Module. `n_iter` has no effect on the result."""
+
+    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction)
+        check_n_iter(n_iter)
+        self.n_iter = n_iter
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return _entmax_losses(X, target, 2.0, self.ignore_index)
+
+
+class Entmax15Loss(_GenericLoss):
+    """`entmax15_loss` as a Module. `k` has no effect on the result."""
+
+    def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
+        super().__init__(ignore_index, reduction)
+        check_k(k)
+        self.k = k
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return _entmax_losses(X, target, 1.5, self.ignore_index)
+
+
+class EntmaxBisectLoss(_GenericLoss):
+    """`entmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect."""
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 1.5,
+        n_iter: int = 50,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+    ) -> None:
+        super().__init__(ignore_index, reduction)
+        check_n_iter(n_iter)
+        self.alpha = alpha
+        self.n_iter = n_iter
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return _entmax_losses(X, target, self.alpha, self.ignore_index)
+
+
+class NormmaxBisectLoss(_GenericLoss):
+    """`normmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect."""
+
+    def __init__(
+        self,
+        alpha: float | Tensor = 2,
+        n_iter: int = 50,
+        ignore_index: int = -100,
+        reduction: str = "elementwise_mean",
+    ) -> None:
+        super().__init__(ignore_index, reduction)
+        check_n_iter(n_iter)
+        self.alpha = alpha
+        self.n_iter = n_iter
+
+    def loss(self, X: Tensor, target: Tensor) -> Tensor:
+        return _normmax_losses(X, target, self.alpha, self.ignore_index)
+
+
+def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
+    _check_target(X, target)
+    return losses.entmax_loss(X, target, _per_row(alpha, target), reduction="none", ignore_index=ignore_index)
+
+
+def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
+    _check_target(X, target)
+    alpha = _per_row(alpha, target)
+
+    def norm_less_one(probs: Tensor) -> Tensor:
+        exponent = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
+        return (probs**alpha).sum(-1) ** (1 / exponent) - 1
+
+    mapping = partial(mappings.normmax, alpha=alpha)
+    return losses.fenchel_young_loss(
+        X, target, mapping=mapping, omega=norm_less_one, reduction="none", ignore_index=ignore_index
+    )
+
+
+def _per_row(alpha: float | Tensor, target: Tensor) -> float | Tensor:
+    """Alpha as it broadcasts against the scores."""
+    if isinstance(alpha, Tensor) and alpha.dim() and alpha.shape == target.shape:
+        return alpha.unsqueeze(-1)
+    return alpha
+
+
+def _check_target(X: Tensor, target: Tensor) -> None:
+    if target.is_floating_point() or target.shape != X.shape[:-1]:
+        raise ValueError(
+            f"target must hold one class index per row, of shape {tuple(X.shape[:-1])}, "
+            f"got {target.dtype} of shape {tuple(target.shape)}; soft targets are taken by anymax.entmax_loss"
+        )

@@ -1,0 +1,105 @@
+"""Entmax, sparsemax, normmax and budgeted marginals, under the names of `entmax.root_finding`.
+
+The names say how the peer finds its threshold. Here it is found exactly, so `n_iter` and `ensure_sum_one` have no
+effect on the result.
+"""
+
+from torch import Tensor, nn
+
+from anymax import mappings
+from anymax.compat.entmax.settings import check_ensure_sum_one, check_n_iter
+
+
+def entmax_bisect(
+    X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True
+) -> Tensor:
+    """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
+
+    Args:
+        alpha: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`; it gets a gradient.
+    """
+    check_n_iter(n_iter)
+    check_ensure_sum_one(ensure_sum_one)
+    return mappings.entmax(X, alpha, dim=dim)
+
+
+def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
+    """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result."""
+    check_n_iter(n_iter)
+    check_ensure_sum_one(ensure_sum_one)
+    return mappings.sparsemax(X, dim=dim)
+
+
+def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
+    """Normmax along `dim`: the p that maximises `<p, X> - ||p||_alpha`. `n_iter` has no effect on the result.
+
+    Args:
+        alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+    """
+    check_n_iter(n_iter)
+    return mappings.normmax(X, alpha, dim=dim)
+
+
+def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
+    """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
+
+    Args:
+        budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+    """
+    check_n_iter(n_iter)
+    return mappings.subset_marginals(X, budget, dim=dim)
+
+
+class SparsemaxBisect(nn.Module):
+    """`sparsemax_bisect` as a Module. `n_iter` has no effect on the result."""
+
+    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
+        super().__init__()
+        check_n_iter(n_iter)
+        self.dim = dim
+        self.n_iter = n_iter
+
+    def forward(self, X: Tensor) -> Tensor:
+        return sparsemax_bisect(X, self.dim, self.n_iter)
+
+
+class EntmaxBisect(nn.Module):
+    """`entmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+
+    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__()
+        check_n_iter(n_iter)
+        self.dim = dim
+        self.n_iter = n_iter
+        self.alpha = alpha
+
+    def forward(self, X: Tensor) -> Tensor:
+        return entmax_bisect(X, self.alpha, self.dim, self.n_iter)
+
+
+class NormmaxBisect(nn.Module):
+    """`normmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+
+    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__()
+        check_n_iter(n_iter)
+        self.dim = dim
+        self.n_iter = n_iter
+        self.alpha = alpha
+
+    def forward(self, X: Tensor) -> Tensor:
+        return normmax_bisect(X, self.alpha, self.dim, self.n_iter)
+
+
+class BudgetBisect(nn.Module):
+    """`budget_bisect` as a Module. `n_iter` has no effect on the result."""
+
+    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
+        super().__init__()
+        check_n_iter(n_iter)
+        self.dim = dim
+        self.n_iter = n_iter
+        self.budget = budget
+
+    def forward(self, X: Tensor) -> Tensor:
+        return budget_bisect(X, self.budget, self.dim, self.n_iter)

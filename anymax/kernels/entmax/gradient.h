@@ -1,0 +1,93 @@
+// The gradient of entmax by the scores, s (g - <s, g> / sum s) with s = p^(1-a) on the support, and by alpha.
+
+#pragma once
+
+#include "entmax/power.h"
+#include "rows.h"
+
+namespace anymax {
+
+template <class T> ANYMAX_INLINE Vec<T> safe_logarithm(Vec<T> p) {
+    const T smallest = std::numeric_limits<T>::min();
+    return logarithm(p > smallest ? p : splat(smallest));
+}
+
+template <class T, Kind kind> ANYMAX_INLINE Vec<T> weight(Vec<T> p, T exponent) {
+    Vec<T> s;
+    if constexpr (kind == Kind::kSoftmax) return p;
+    else if constexpr (kind == Kind::kLinear) s = splat<T>(1);
+    else if constexpr (kind == Kind::kSquare) return square_root(p);
+    else s = exponential(safe_logarithm<T>(p) * exponent);
+    return p > 0 ? s : Vec<T>{};
+}
+
+// c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2: the derivative of p by alpha at fixed lambda.
+template <class T> ANYMAX_INLINE Vec<T> alpha_slope(Vec<T> p, Vec<T> s, double a) {
+    const Vec<T> log_p = safe_logarithm<T>(p);
+    const Vec<T> t = log_p * T(a);
+    // -sum over k of (-t)^k / (k + 2)!, enough terms for |t| <= 1.
+    constexpr int kTerms = sizeof(T) == 4 ? 9 : 17;
+    Vec<T> series = splat<T>(1);
+    for (int k = kTerms; k > 0; --k) series = 1 - series * t * (T(1) / T(k + 2));
+    const Vec<T> near = p * log_p * log_p * series * T(-0.5);
+    const Vec<T> far = (p * (1 - t) - s) * T(a == 0 ? 0 : 1 / (a * a));
+    return p > 0 ? (t > -1 ? near : far) : Vec<T>{};
+}
+
+// Writes s where the gradient will stand and notes which vectors hold any, then visits only those.
+template <class T, Kind kind>
+void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
+    const T exponent = static_cast<T>(1 - a);
+    const int64_t block = kCarryEvery * kLanes<T>;
+    // In a long row empty vectors are the rule, in a short one a guess would often be wrong.
+    const bool skips = n >= 256;
+    double weights = 0, weighted = 0;
+    int64_t num_active = 0;
+    for (int64_t from = 0; from < n; from += block) {
+        const int64_t to = std::min(n, from + block);
+        Vec<T> recent_weights = {}, recent_weighted = {};
+        for (int64_t i = from; i < to; i += kLanes<T>) {
+            const Vec<T> v = load_up_to(p + i, n - i, T(0));
+            if (skips && !any<T>(v > 0)) {
+                store_up_to(grad_scores + i, Vec<T>{}, n - i);
+                continue;
+            }
+            const Vec<T> s = weight<T, kind>(v, exponent);
+            const Vec<T> g = load_up_to(grad + i, n - i, T(0));
+            store_up_to(grad_scores + i, s, n - i);
+            active[num_active++] = static_cast<int32_t>(i / kLanes<T>);
+            recent_weights += s;
+            recent_weighted += s > 0 ? s * g : Vec<T>{};
+        }
+        weights += sum<T>(recent_weights);
+        weighted += sum<T>(recent_weighted);
+    }
+    const T mean = static_cast<T>(weights > 0 ? weighted / weights : 0);
+    double by_alpha = 0;
+    for (int64_t k = 0; k < num_active; ++k) {
+        const int64_t i = int64_t(active[k]) * kLanes<T>;
+        const Vec<T> s = load_up_to(grad_scores + i, n - i, T(0));
+        const Vec<T> g = load_up_to(grad + i, n - i, T(0));
+        const Vec<T> centred = s > 0 ? g - mean : Vec<T>{};
+        store_up_to(grad_scores + i, s * centred, n - i);
+        if (grad_alpha) by_alpha += sum<T>(alpha_slope<T>(load_up_to(p + i, n - i, T(0)), s, a) * centred);
+    }
+    if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
+}
+
+template <class T>
+void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
+    if (p[0] != p[0]) {
+        std::fill(grad_scores, grad_scores + n, p[0]);
+        if (grad_alpha) *grad_alpha = p[0];
+        return;
+    }
+    switch (kind_of(a)) {
+        case Kind::kSoftmax: return gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kLinear: return gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kSquare: return gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
+        default: return gradient_row<T, Kind::kRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
+    }
+}
+
+}  // namespace anymax

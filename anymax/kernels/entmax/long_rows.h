@@ -1,0 +1,224 @@
+// One row at a time: the entries that may be chosen are packed together, and the search works on those few.
+
+#pragma once
+
+#include "entmax/power.h"
+#include "rows.h"
+
+namespace anymax {
+
+struct Sums {
+    double prob, slope, bend;
+};
+
+// What the conjugate needs of a row: sum p z, and lambda.
+struct Solution {
+    double expected, lambda;
+};
+
+struct Row {
+    double top;
+    bool has_nan;
+};
+
+template <class T> Row scan(const T* x, int64_t n) {
+    constexpr int kChains = 4;
+    Vec<T> best[kChains];
+    Mask<T> nan[kChains] = {};
+    for (auto& b : best) b = splat(-kInfinity<T>);
+    const auto look = [&](Vec<T> v, int chain) {
+        best[chain] = v > best[chain] ? v : best[chain];
+        nan[chain] |= v != v;
+    };
+    int64_t i = 0;
+    for (; i + kChains * kLanes<T> <= n; i += kChains * kLanes<T>)
+        for (int chain = 0; chain < kChains; ++chain) look(load(x + i + chain * kLanes<T>), chain);
+    for (; i < n; i += kLanes<T>) look(load_up_to(x + i, n - i, -kInfinity<T>), 0);
+    for (int chain = 1; chain < kChains; ++chain) {
+        look(best[chain], 0);
+        nan[0] |= nan[chain];
+    }
+    return {maximum<T>(best[0]), any<T>(nan[0])};
+}
+
+// Packed scores end in a vector of minus infinity, which no power chooses.
+template <class T> void pad(T* z, int64_t count) { store(z + count, splat(-kInfinity<T>)); }
+
+// Packs x - top for every x that may be chosen; returns how many.
+template <class T> int64_t pack_candidates(const T* x, int64_t n, T top, T reach, T* z) {
+    const T lowest = top - reach;
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += kLanes<T>) {
+        const Vec<T> v = load_up_to(x + i, n - i, -kInfinity<T>);
+        const Mask<T> near = v >= lowest;
+        // In a long row whole vectors without a candidate are the rule, in a short one a guess would often be wrong.
+        if (n < 4096 || any<T>(near)) count += pack<T>(z + count, v - top, near);
+    }
+    pad(z, count);
+    return count;
+}
+
+template <class T> int64_t keep_above(T* z, int64_t count, T threshold) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < count; i += kLanes<T>) {
+        const Vec<T> v = load(z + i);
+        kept += pack<T>(z + kept, v, v > threshold);
+    }
+    pad(z, kept);
+    return kept;
+}
+
+template <class T, class Power> Sums evaluate(const Power& power, const T* z, int64_t count) {
+    const int64_t block = kCarryEvery * kLanes<T>;
+    Sums sums = {0, 0, 0};
+    for (int64_t from = 0; from < count; from += block) {
+        const int64_t to = std::min(count, from + block);
+        Terms<T> total = {};
+        for (int64_t i = from; i < to; i += kLanes<T>) {
+            const Terms<T> terms = power.terms(load(z + i));
+            total.prob += terms.prob;
+            total.slope += terms.slope;
+            total.bend += terms.bend;
+        }
+        sums.prob += sum<T>(total.prob);
+        sums.slope += sum<T>(total.slope);
+        sums.bend += sum<T>(total.bend);
+    }
+    return sums;
+}
+
+// Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
+template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
+    double at = power.start()[0], settled = 0;
+    for (int step = 0; step < 100; ++step) {
+        power.at.set(at);
+        const Sums s = evaluate(power, z, count);
+        const double gain = power.gain(s.prob);
+        const double newton = s.prob / s.slope * gain;
+        const double bend = (1 - power.exponent()) * gain * (s.prob * s.bend / (s.slope * s.slope) - 1) / 2;
+        const double lower_bound = at + newton;
+        at += newton / (1 - std::min(bend, 0.5));
+        if (std::fabs(s.prob - 1) <= power.tolerance) break;
+        if (Power::is_linear) {
+            // The slope counts the support; once that stays, the step is exact.
+            if (s.slope == settled) break;
+            settled = s.slope;
+        }
+        if (count > 4 * kLanes<T>) count = keep_above(z, count, static_cast<T>(power.threshold(lower_bound)));
+    }
+    power.at.set(at);
+    return at;
+}
+
+// Stores write(z) for every vector of the row that has an entry above `threshold`, and clears the others.
+template <class T, class Write>
+ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, const Write& write) {
+    for (int64_t i = 0; i < n; i += kLanes<T>) {
+        const Vec<T> z = load_up_to(x + i, n - i, -kInfinity<T>) - top;
+        store_up_to(out + i, any<T>(z > threshold) ? write(z) : Vec<T>{}, n - i);
+    }
+}
+
+template <class T, class Power>
+Solution entmax_row(Power power, const T* x, T* out, int64_t n, T top, T* scratch, bool wants_expected) {
+    const double reach = 1 / power.exponent();
+    const int64_t count = pack_candidates(x, n, top, static_cast<T>(reach), scratch);
+    const double at = solve(power, scratch, count);
+    const double lambda = at - static_cast<double>(power.start()[0]);
+    const T threshold = static_cast<T>(power.threshold(at));
+    double expected = 0;
+    if (wants_expected) {
+        write_row(x, out, n, top, threshold, [&](Vec<T> z) {
+            const Vec<T> p = power.prob(z);
+            expected += sum<T>(p > 0 ? p * z : Vec<T>{});
+            return p;
+        });
+    } else {
+        write_row(x, out, n, top, threshold, [&](Vec<T> z) { return power.prob(z); });
+    }
+    return {expected, lambda};
+}
+
+// alpha = 1. The expected score has no weight in the conjugate.
+template <class T> Solution softmax_row(const T* x, T* out, int64_t n, T top) {
+    const int64_t block = kCarryEvery * kLanes<T>;
+    double total = 0;
+    for (int64_t from = 0; from < n; from += block) {
+        const int64_t to = std::min(n, from + block);
+        Vec<T> recent = {};
+        for (int64_t i = from; i < to; i += kLanes<T>) {
+            const Vec<T> p = exponential(load_up_to(x + i, n - i, -kInfinity<T>) - top);
+            store_up_to(out + i, p, n - i);
+            recent += p;
+        }
+        total += sum<T>(recent);
+    }
+    const T scale = static_cast<T>(1 / total);
+    for (int64_t i = 0; i < n; ++i) out[i] *= scale;
+    return {0, std::log(total)};
+}
+
+// alpha > 2.
+template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, double a, T* scratch) {
+    const int64_t count = pack_candidates(x, n, top, static_cast<T>(1 / a), scratch);
+    const auto prob = [a](double z, double w, double wa) {
+        // w^a may be too small for a double where w is not.
+        if (z == 0) return w;
+        const double b = wa + a * z;
+        return b > 0 ? std::pow(b, 1 / a) : 0.0;
+    };
+    double low = 1.0 / static_cast<double>(n), high = 1, w = low, total = 0;
+    for (int step = 0; step < 200; ++step) {
+        const double wa = std::pow(w, a);
+        double slope = 0;
+        total = 0;
+        for (int64_t i = 0; i < count; ++i) {
+            const double p = prob(scratch[i], w, wa);
+            total += p;
+            if (p > 0) slope += std::pow(w / p, a - 1);
+        }
+        (total < 1 ? low : high) = w;
+        if (total == 1 || high - low <= 1e-16 * high) break;
+        const double newton = w + (1 - total) / slope;
+        // Newton's steps may shrink the bracket from one side only; every third step halves it.
+        w = newton > low && newton < high && step % 3 != 2 ? newton : (low + high) / 2;
+    }
+    const double wa = std::pow(w, a);
+    double expected = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const double z = static_cast<double>(x[i]) - top;
+        const double p = prob(z, w, wa) / total;
+        if (p > 0) expected += p * z;
+        out[i] = static_cast<T>(p);
+    }
+    return {expected, (1 - wa) / a};
+}
+
+template <class T> void long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch) {
+    const Row row = scan(x, n);
+    const T top = static_cast<T>(row.top);
+    if (row.has_nan || std::isinf(row.top)) {
+        // Nothing to choose from gives zeros; a NaN or +inf leaves nothing to say.
+        const T fill = row.has_nan || row.top > 0 ? std::numeric_limits<T>::quiet_NaN() : T(0);
+        std::fill(out, out + n, fill);
+        if (conjugate) *conjugate = fill;
+        return;
+    }
+    const double a = alpha - 1;
+    const Vec<T> exponent = splat(static_cast<T>(a));
+    const bool wants_expected = conjugate != nullptr;
+    Solution solution = {};
+    switch (kind_of(a)) {
+        case Kind::kSoftmax: solution = softmax_row(x, out, n, top); break;
+        case Kind::kLinear: solution = entmax_row(Linear<T>(exponent), x, out, n, top, scratch, wants_expected); break;
+        case Kind::kSquare: solution = entmax_row(Square<T>(exponent), x, out, n, top, scratch, wants_expected); break;
+        case Kind::kRoot: solution = entmax_row(Root<T>(exponent), x, out, n, top, scratch, wants_expected); break;
+        case Kind::kNearExponential:
+            solution = entmax_row(NearExponential<T>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
+    }
+    if (conjugate) *conjugate = static_cast<T>((a * solution.expected + solution.lambda) / alpha);
+}
+
+}  // namespace anymax

@@ -1,0 +1,149 @@
+// The power 1/a of entmax, in the four forms that are exact or fast where they apply, and the step of the search.
+
+#pragma once
+
+#include "vector.h"
+
+namespace anymax {
+
+enum class Kind { kSoftmax, kNearExponential, kRoot, kSquare, kLinear, kSteep };
+
+inline Kind kind_of(double a) {
+    if (a == 0) return Kind::kSoftmax;
+    if (a == 1) return Kind::kLinear;
+    if (a == 0.5) return Kind::kSquare;
+    if (a > 1) return Kind::kSteep;
+    return a < 0.1 ? Kind::kNearExponential : Kind::kRoot;
+}
+
+template <class T> struct Terms {
+    Vec<T> prob, slope, bend;  // p, p / b, p / b^2
+};
+
+// A number as the sum of two of type T, so that z - number is as exact as z is.
+template <class T> struct Split {
+    Vec<T> high, low;
+    void set(double value) {
+        const T first = static_cast<T>(value);
+        high = splat(first);
+        low = splat(static_cast<T>(value - first));
+    }
+    void move(Vec<T> step) {
+        const Vec<T> before = high;
+        high = before + step;
+        low += step - (high - before);
+    }
+    ANYMAX_INLINE Vec<T> below(Vec<T> z) const { return (z - high) - low; }
+};
+
+// (1 - s^-a) / a without cancellation near s = 1.
+inline double general_gain(double a, double s) {
+    const double e = s - 1;
+    if (std::fabs(e) < 1e-3) return e * (1 - (1 + a) / 2 * e * (1 - (2 + a) / 3 * e));
+    return -std::expm1(-a * std::log(s)) / a;
+}
+template <class T> ANYMAX_INLINE Vec<T> general_gain(Vec<T> a, Vec<T> s) {
+    const Vec<T> e = s - 1;
+    const Vec<T> near = e * (1 - (1 + a) / 2 * e * (1 - (2 + a) / 3 * e * (1 - (3 + a) / 4 * e)));
+    const Vec<T> far = (1 - exponential(-a * logarithm(s))) / a;
+    return (e < T(0.02)) & (e > T(-0.02)) ? near : far;
+}
+
+// The four ways to take the power 1/a. Each knows where its search starts, how to turn z into terms, and gain(S); `at` is
+// theta, but lambda for NearExponential. A vector holds entries of one row, or one entry each of several rows.
+
+template <class T> struct Linear {  // alpha = 2
+    Split<T> at;
+    explicit Linear(Vec<T>) {}
+    static constexpr bool is_linear = true;
+    // The sum has a kink wherever an entry leaves: only a settled support ends the search.
+    static constexpr double tolerance = 0;
+    static constexpr double exponent() { return 1; }
+    double threshold(double place) const { return place; }
+    Vec<T> start() const { return splat<T>(-1); }
+    double gain(double s) const { return 1 - 1 / s; }
+    Vec<T> gain(Vec<T> s) const { return 1 - 1 / s; }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
+        const Vec<T> b = at.below(z);
+        return b > 0 ? b : Vec<T>{};
+    }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+        const Vec<T> p = prob(z);
+        return {p, p > 0 ? splat<T>(1) : Vec<T>{}, Vec<T>{}};
+    }
+};
+
+template <class T> struct Square {  // alpha = 1.5
+    Split<T> at;
+    explicit Square(Vec<T>) {}
+    static constexpr bool is_linear = false;
+    static constexpr double exponent() { return 0.5; }
+    double threshold(double place) const { return place; }
+    static constexpr double tolerance = sizeof(T) == 4 ? 1e-5 : 1e-9;
+    Vec<T> start() const { return splat<T>(-2); }
+    double gain(double s) const { return 2 - 2 / std::sqrt(s); }
+    Vec<T> gain(Vec<T> s) const { return 2 - 2 / square_root(s); }
+    ANYMAX_INLINE Vec<T> base(Vec<T> z) const {
+        const Vec<T> b = at.below(z) * T(0.5);
+        return b > 0 ? b : Vec<T>{};
+    }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
+        const Vec<T> b = base(z);
+        return b * b;
+    }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+        const Vec<T> b = base(z);
+        return {b * b, b, b > 0 ? splat<T>(1) : Vec<T>{}};
+    }
+};
+
+template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zero
+    Split<T> at;
+    Vec<T> a, inverse;
+    double tolerance;
+    static constexpr bool is_linear = false;
+    double exponent() const { return a[0]; }
+    double threshold(double place) const { return place; }
+    explicit Root(Vec<T> a) : a(a), inverse(1 / a) {
+        const T largest = maximum<T>(a);
+        tolerance = sizeof(T) == 8 ? 1e-9 : largest < 0.4 ? 1e-3 : largest < 0.6 ? 1e-5 : 5e-7;
+    }
+    Vec<T> start() const { return -inverse; }
+    double gain(double s) const { return general_gain(a[0], s); }
+    Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+        const Vec<T> b = at.below(z) * a;
+        const Mask<T> chosen = b > 0;
+        const Vec<T> safe = chosen ? b : splat<T>(1);
+        const Vec<T> power = exponential(logarithm(safe) * inverse);
+        const Vec<T> p = chosen ? power : Vec<T>{};
+        const Vec<T> reciprocal = 1 / safe;
+        return {p, p * reciprocal, p * reciprocal * reciprocal};
+    }
+};
+
+template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b is near one
+    Split<T> at;
+    Vec<T> a, inverse;
+    static constexpr bool is_linear = false;
+    double exponent() const { return a[0]; }
+    double threshold(double place) const { return place - 1 / exponent(); }
+    static constexpr double tolerance = sizeof(T) == 4 ? 1e-3 : 1e-9;
+    explicit NearExponential(Vec<T> a) : a(a), inverse(1 / a) {}
+    Vec<T> start() const { return Vec<T>{}; }
+    double gain(double s) const { return general_gain(a[0], s); }
+    Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+        const Vec<T> t = at.below(z) * a;
+        const Mask<T> chosen = t > -1;
+        const Vec<T> safe = chosen ? t : Vec<T>{};
+        const Vec<T> power = exponential(logarithm_of_one_plus(safe) * inverse);
+        const Vec<T> p = chosen ? power : Vec<T>{};
+        const Vec<T> reciprocal = 1 / (1 + safe);
+        return {p, p * reciprocal, p * reciprocal * reciprocal};
+    }
+};
+
+}  // namespace anymax

@@ -1,0 +1,144 @@
+"""Entmax losses: cross-entropy at alpha 1, sparsemax loss at alpha 2, with alpha learnable.
+
+Shapes: R rows, N classes, A is R or 1.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anymax.kernels import entmax as kernel
+from anymax.losses.targets import as_distribution, check_arguments, inner, is_counted, prepare_scores, reduce
+from anymax.mappings.entmax import alpha_per_row, entmax_rows
+
+
+def entmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    alpha: float | Tensor = 1.5,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The Fenchel-Young loss of entmax: its gradient by the scores is entmax(scores) - target.
+
+    Zero once the target's score leads all others by 1/(alpha-1), where cross-entropy never ends.
+
+    Args:
+        scores: classes in the last dimension, any leading shape.
+        target: classes (integers, in the leading shape) or distributions (floating point, in the shape of scores).
+        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 in the last dimension, which
+            gets a gradient.
+        reduction: "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
+        ignore_index: the class of rows to leave out; if all are, the loss is zero.
+        label_smoothing: how much of the target to spread evenly over all classes.
+
+    Peters et al. 2019.
+    """
+    prepared = prepare_scores(scores)
+    check_arguments(prepared, target, reduction, ignore_index, label_smoothing)
+    alpha_A = alpha_per_row(alpha, prepared, -1)
+    counted = is_counted(target, ignore_index)
+    losses = _losses(prepared, target, alpha_A, counted, label_smoothing)
+    return reduce(losses, counted, reduction).to(scores.dtype)
+
+
+def sparsemax_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The Fenchel-Young loss of sparsemax: `entmax_loss` at alpha 2.
+
+    Martins and Astudillo 2016.
+    """
+    return entmax_loss(
+        scores, target, 2.0, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
+    )
+
+
+def tsallis(probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """Omega of entmax, one number per row: (sum p^alpha - 1) / (alpha (alpha - 1)), and sum p log p at alpha 1."""
+    return (probs_RN * _log_alpha(probs_RN, alpha_A)).sum(1) / alpha_A
+
+
+def tsallis_by_alpha(probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """The derivative of `tsallis` by alpha at fixed probabilities, one number per row."""
+    log_RN = _safe_log(probs_RN)
+    t_RN = (alpha_A[:, None] - 1) * log_RN
+    # The derivative of expm1(t) / t, whose k-th coefficient is (k + 1) / (k + 2)!.
+    slope_RN = _entire(t_RN, lambda k: (k + 1) / (k * (k + 2)), lambda t: 2 * (t.exp() * (t - 1) + 1) / t**2) / 2
+    return ((probs_RN * log_RN**2 * slope_RN).sum(1) - tsallis(probs_RN, alpha_A)) / alpha_A
+
+
+def _log_alpha(probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """(p^a - 1) / a with a = alpha - 1, which is log p at a = 0; zero where p is."""
+    log_RN = _safe_log(probs_RN)
+    t_RN = (alpha_A[:, None] - 1) * log_RN
+    return log_RN * _entire(t_RN, lambda k: 1 / (k + 1), lambda t: torch.expm1(t) / t)
+
+
+def _safe_log(probs_RN: Tensor) -> Tensor:
+    return torch.where(probs_RN > 0, probs_RN, 1).log()
+
+
+def _entire(t_RN: Tensor, ratio: Callable[[int], float], formula: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function that is 1 at zero: its formula away from zero, near it its series, from the ratios of its coefficients."""
+    near_RN = t_RN.abs() < 0.5
+    small_RN = torch.where(near_RN, t_RN, 0)
+    series_RN = torch.ones_like(t_RN)
+    for k in range(14, 0, -1):
+        series_RN = 1 + series_RN * small_RN * ratio(k)
+    return torch.where(near_RN, series_RN, formula(torch.where(near_RN, 1, t_RN)))
+
+
+def _losses(scores: Tensor, target: Tensor, alpha_A: Tensor, counted: Tensor | None, label_smoothing: float) -> Tensor:
+    """One loss per row, in the leading shape."""
+    n = scores.shape[-1]
+    scores_RN = scores.reshape(-1, n)
+    # A constant added to all scores changes nothing, and the loss is a small difference: take the maximum off first.
+    top_R1 = scores_RN.detach().amax(1, keepdim=True)
+    top_R1 = torch.where(top_R1.isfinite(), top_R1, 0)
+    maximum_R, _ = _Conjugate.apply(scores_RN, alpha_A)
+    if counted is not None and label_smoothing == 0:
+        classes_R1 = torch.where(counted, target, 0).long().reshape(-1, 1)
+        wanted_R = (scores_RN.gather(1, classes_R1) - top_R1)[:, 0]
+        # Omega of a single class is zero.
+        return (maximum_R - wanted_R).reshape(scores.shape[:-1])
+    wanted_RN = as_distribution(target, scores, counted, label_smoothing).reshape(-1, n)
+    losses_R = maximum_R + tsallis(wanted_RN, alpha_A) - inner(scores_RN - top_R1, wanted_RN)
+    return losses_R.reshape(scores.shape[:-1])
+
+
+class _Conjugate(torch.autograd.Function):
+    """max over p of <p, z> - Omega(p) for each row, z being the row minus its maximum: log-sum-exp at alpha 1."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+        probs_RN, maximum_R = kernel.entmax_conjugate(scores_RN, alpha_A)
+        return maximum_R, probs_RN
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_R: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
+        scores_RN, alpha_A, probs_RN = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # Attached anew, so that the second derivative is right.
+            probs_RN = entmax_rows(scores_RN, alpha_A)
+        grad_scores_RN = grad_R[:, None] * probs_RN
+        if not ctx.needs_input_grad[1]:
+            return grad_scores_RN, None
+        grad_alpha_R = -grad_R * tsallis_by_alpha(probs_RN, alpha_A)
+        return grad_scores_RN, grad_alpha_R.sum(0, keepdim=True) if alpha_A.shape[0] == 1 else grad_alpha_R

@@ -1,0 +1,75 @@
+"""What every loss does with its targets: check them, turn classes into distributions, and reduce over rows."""
+
+import torch
+from torch import Tensor
+
+from anymax.mappings.arguments import COMPUTED_IN, check_dim, check_values
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def prepare_scores(scores: Tensor) -> Tensor:
+    """Scores checked, in the precision they are computed in; the classes are the last dimension."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        came = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores must be a floating-point tensor, got {came}; convert with .float()")
+    check_dim(scores, -1)
+    return scores.to(COMPUTED_IN.get(scores.dtype, scores.dtype))
+
+
+def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index: int, label_smoothing: float) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a tensor of classes or distributions, got {type(target).__name__}")
+    if target.is_floating_point():
+        if target.shape != scores.shape:
+            raise ValueError(
+                f"a target of distributions must have the shape of scores {tuple(scores.shape)}, got {tuple(target.shape)}"
+            )
+        return
+    if target.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"target must hold classes (int64 or int32) or distributions (floating point), got {target.dtype}")
+    if target.shape != scores.shape[:-1]:
+        raise ValueError(
+            f"a target of classes must have the shape of scores without its last dimension, {tuple(scores.shape[:-1])}, "
+            f"got {tuple(target.shape)}"
+        )
+    n = scores.shape[-1]
+    rule = f"a class from 0 to {n - 1}, or ignore_index ({ignore_index})"
+    check_values("target", rule, target, lambda t: ((t >= 0) & (t < n)) | (t == ignore_index))
+
+
+def is_counted(target: Tensor, ignore_index: int) -> Tensor | None:
+    """True for the rows that take part in the loss; None where all do."""
+    return None if target.is_floating_point() else target != ignore_index
+
+
+def as_distribution(target: Tensor, scores: Tensor, counted: Tensor | None, label_smoothing: float) -> Tensor:
+    """The target as distributions over the classes; an ignored row points at class 0 and is dropped later."""
+    n = scores.shape[-1]
+    if counted is None:
+        hard = target.to(scores.dtype)
+    else:
+        classes = torch.where(counted, target, 0).long()
+        hard = torch.zeros_like(scores).scatter(-1, classes[..., None], 1.0)
+    return hard if label_smoothing == 0 else (1 - label_smoothing) * hard + label_smoothing / n
+
+
+def inner(scores: Tensor, weights: Tensor) -> Tensor:
+    """<weights, scores> over the last dimension, where a weight of zero counts for nothing even against -inf."""
+    return (weights * torch.where((weights == 0) & (scores == -torch.inf), 0, scores)).sum(-1)
+
+
+def reduce(losses: Tensor, counted: Tensor | None, reduction: str) -> Tensor:
+    """Reduce one loss per row; ignored rows count for nothing, and a mean over no row is zero."""
+    if counted is not None:
+        losses = torch.where(counted, losses, 0)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    num_rows = losses.numel() if counted is None else counted.sum()
+    return losses.sum() / (max(num_rows, 1) if isinstance(num_rows, int) else num_rows.clamp(min=1))

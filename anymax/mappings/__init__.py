@@ -1,0 +1,30 @@
+"""Scores to probabilities: one file per mapping, the function first, the Module after."""
+
+from anymax.mappings.argmax import argmax
+from anymax.mappings.entmax import Entmax, LearnedEntmax, entmax
+from anymax.mappings.gumbel_softmax import LearnedTau, annealed_tau, gumbel_softmax
+from anymax.mappings.normmax import normmax
+from anymax.mappings.regularized_argmax import regularized_argmax
+from anymax.mappings.sigsoftmax import sigsoftmax
+from anymax.mappings.softmax import softmax
+from anymax.mappings.sparsemax import sparsemax
+from anymax.mappings.subset_marginals import subset_marginals
+from anymax.mappings.topk_sparsemax import topk_sparsemax, topk_sparsemax_is_exact
+
+__all__ = [
+    "Entmax",
+    "LearnedEntmax",
+    "LearnedTau",
+    "annealed_tau",
+    "argmax",
+    "entmax",
+    "gumbel_softmax",
+    "normmax",
+    "regularized_argmax",
+    "sigsoftmax",
+    "softmax",
+    "sparsemax",
+    "subset_marginals",
+    "topk_sparsemax",
+    "topk_sparsemax_is_exact",
+]

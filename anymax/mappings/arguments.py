@@ -1,0 +1,87 @@
+"""What every mapping does with its arguments: check them, apply the mask, and lay the scores out as rows."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+# Half precision is computed in float32 and returned as it came.
+COMPUTED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Scores checked, in the precision they are computed in, and -inf where the mask is false."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a tensor, got {type(scores).__name__}; wrap it with torch.as_tensor")
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with .float()")
+    check_dim(scores, dim)
+    if scores.dtype in COMPUTED_IN:
+        scores = scores.to(COMPUTED_IN[scores.dtype])
+    if mask is None:
+        return scores
+    check_mask(mask, scores)
+    return scores.masked_fill(~mask, -torch.inf)
+
+
+def check_dim(scores: Tensor, dim: int) -> None:
+    if not -scores.dim() <= dim < scores.dim():
+        raise ValueError(
+            f"dim must be one of the {scores.dim()} dimensions of scores, whose shape is {tuple(scores.shape)}, got {dim}"
+        )
+    if scores.shape[dim] == 0:
+        raise ValueError(
+            f"scores must have at least one entry along dim {dim}, got shape {tuple(scores.shape)}; there is nothing to choose"
+        )
+
+
+def check_mask(mask: Tensor, scores: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor, true where an entry may be chosen, got {came}; convert with .bool()")
+    if not _broadcasts(mask.shape, scores.shape):
+        raise ValueError(f"mask must broadcast to the shape of scores {tuple(scores.shape)}, got {tuple(mask.shape)}")
+
+
+def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
+    """A per-row parameter broadcasts against the scores and has size 1 along `dim`."""
+    shape = list(scores.shape)
+    shape[dim] = 1
+    if not _broadcasts(value.shape, torch.Size(shape)):
+        raise ValueError(
+            f"{name} must broadcast against scores with size 1 along dim {dim}, that is to {tuple(shape)}, "
+            f"got {tuple(value.shape)}; per-head values over (batch, heads, queries, keys) have shape (heads, 1, 1)"
+        )
+
+
+def check_values(name: str, rule: str, value: Tensor, is_right: Callable[[Tensor], Tensor]) -> None:
+    """Check the entries of a tensor argument where they can be read: not while tracing, under vmap or on an accelerator."""
+    if torch.compiler.is_compiling() or value.device.type != "cpu" or is_functorch_wrapped_tensor(value):
+        return
+    right = is_right(value.detach())
+    if not bool(right.all()):
+        raise ValueError(f"{name} must be {rule}, got {value.detach()[~right][0].item()}")
+
+
+def per_row(value: Tensor, scores: Tensor, dim: int) -> Tensor:
+    """A parameter as a vector: one entry if it is the same for all rows, else one per row."""
+    if value.numel() == 1:
+        return value.reshape(1)
+    shape = list(scores.shape)
+    shape[dim] = 1
+    return value.expand(shape).movedim(dim, -1).reshape(-1)
+
+
+def map_rows(function: Callable[[Tensor], Tensor], scores: Tensor, dim: int) -> Tensor:
+    """Apply a function of (rows, n) matrices along `dim`."""
+    if scores.dim() == 2 and dim in (1, -1):
+        return function(scores)
+    moved = scores.movedim(dim, -1)
+    return function(moved.reshape(-1, moved.shape[-1])).reshape(moved.shape).movedim(-1, dim)
+
+
+def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
+    if len(shape) > len(target):
+        return False
+    return all(size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False))

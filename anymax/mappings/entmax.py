@@ -1,0 +1,139 @@
+"""Entmax: softmax at alpha 1, sparsemax at alpha 2, and everything between and above, with alpha learnable.
+
+Shapes: R rows, N entries, A is R or 1.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anymax.kernels import entmax as kernel
+from anymax.kernels.entmax import reference
+from anymax.mappings.arguments import check_per_row, map_rows, per_row, prepare
+
+
+def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Map scores to a distribution along `dim` that may be sparse.
+
+        argmax over p in the simplex of  <p, scores> + H_alpha(p),    H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1))
+
+    Args:
+        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets a
+            gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser.
+        mask: true where an entry may be chosen; a row with none gets zeros.
+
+    Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
+    """
+    prepared = prepare(scores, dim, mask)
+    alpha_A = alpha_per_row(alpha, prepared, dim)
+    return map_rows(lambda scores_RN: entmax_rows(scores_RN, alpha_A), prepared, dim).to(scores.dtype)
+
+
+class Entmax(nn.Module):
+    """Entmax with a fixed alpha."""
+
+    def __init__(self, alpha: float = 1.5, dim: int = -1) -> None:
+        super().__init__()
+        check_alpha(alpha)
+        self.alpha = alpha
+        self.dim = dim
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        return entmax(scores, self.alpha, dim=self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}, dim={self.dim}"
+
+
+class LearnedEntmax(nn.Module):
+    """Entmax whose alpha is learned: alpha = 1 + sigmoid(a), so it stays between softmax and sparsemax.
+
+    Args:
+        shape: of the alphas; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each head of a
+            (batch, heads, queries, keys) attention its own.
+        initial: the alpha to start from, strictly between 1 and 2; by default a is drawn from N(0, 1).
+
+    Correia et al. 2019.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (1,), dim: int = -1, *, initial: float | None = None) -> None:
+        super().__init__()
+        if initial is not None and not 1 < initial < 2:
+            raise ValueError(f"initial must lie strictly between 1 and 2, got {initial}; use Entmax for a fixed alpha")
+        self.dim = dim
+        self.initial = initial
+        self.pre_alpha = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.initial is None:
+            nn.init.normal_(self.pre_alpha)
+        else:
+            nn.init.constant_(self.pre_alpha, math.log((self.initial - 1) / (2 - self.initial)))
+
+    @property
+    def alpha(self) -> Tensor:
+        """The current alphas, in `shape`, attached to the parameter."""
+        return 1 + torch.sigmoid(self.pre_alpha)
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        return entmax(scores, self.alpha, dim=self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}"
+
+
+def check_alpha(alpha: float) -> None:
+    if not isinstance(alpha, int | float):
+        raise TypeError(f"alpha must be a number or a tensor, got {type(alpha).__name__}")
+    if not 1 <= alpha < math.inf:
+        raise ValueError(
+            f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
+        )
+
+
+def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
+    """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real."""
+    if not isinstance(alpha, Tensor):
+        check_alpha(alpha)
+        return scores.new_full((1,), alpha)
+    check_per_row("alpha", alpha, scores, dim)
+    return per_row(alpha.to(scores.dtype), scores, dim)
+
+
+def entmax_rows(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """Entmax of each row, differentiable."""
+    if torch.is_grad_enabled() and (scores_RN.requires_grad or alpha_A.requires_grad):
+        return _Entmax.apply(scores_RN, alpha_A)  # type: ignore[no-any-return]
+    return kernel.entmax(scores_RN, alpha_A)  # type: ignore[no-any-return]
+
+
+class _Entmax(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+        return kernel.entmax(scores_RN, alpha_A)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output, inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_RN: Tensor) -> tuple[Tensor, Tensor | None]:
+        probs_RN, alpha_A = ctx.saved_tensors
+        return entmax_gradient(grad_RN, probs_RN, alpha_A, ctx.needs_input_grad[1])
+
+
+def entmax_gradient(
+    grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor, needs_alpha: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients by the scores and by alpha; through plain torch where they may be differentiated again."""
+    if not needs_alpha:
+        backward = reference.backward if torch.is_grad_enabled() else kernel.entmax_backward
+        return backward(grad_RN, probs_RN, alpha_A), None
+    backward_both = reference.backward_both if torch.is_grad_enabled() else kernel.entmax_backward_both
+    grad_scores_RN, grad_alpha_R = backward_both(grad_RN, probs_RN, alpha_A)
+    return grad_scores_RN, grad_alpha_R.sum(0, keepdim=True) if alpha_A.shape[0] == 1 else grad_alpha_R

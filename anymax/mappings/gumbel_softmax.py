@@ -1,0 +1,74 @@
+"""Gumbel-softmax: a sample from the softmax distribution, relaxed so that gradients pass."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from anymax.mappings.arguments import check_per_row, check_values, prepare
+from anymax.mappings.softmax import softmax
+
+
+def gumbel_softmax(
+    scores: Tensor,
+    tau: float | Tensor = 1.0,
+    *,
+    hard: bool = False,
+    generator: torch.Generator | None = None,
+    dim: int = -1,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Draw softmax((scores + Gumbel noise) / tau) along `dim`.
+
+    Args:
+        tau: temperature above zero; a number, or a tensor that broadcasts with size 1 along `dim`, which gets a gradient.
+        hard: straight-through: the value is exactly one-hot, the gradient that of the relaxed sample.
+        generator: source of the noise; by default torch's global one.
+
+    Jang et al. 2017, Maddison et al. 2017.
+    """
+    prepared = prepare(scores, dim, mask)
+    _check_tau(tau, prepared, dim)
+    # -log of an exponential variable is a Gumbel variable.
+    noise = -torch.empty_like(prepared).exponential_(generator=generator).log()
+    relaxed = softmax((prepared + noise) / tau, dim=dim)
+    if not hard:
+        return relaxed.to(scores.dtype)
+    # A row with nothing to choose stays empty.
+    one_hot = torch.zeros_like(relaxed).scatter(dim, relaxed.argmax(dim, keepdim=True), 1.0) * (relaxed > 0)
+    one_hot = torch.where(relaxed.isnan(), relaxed, one_hot)
+    return (one_hot.detach() + (relaxed - relaxed.detach())).to(scores.dtype)
+
+
+def annealed_tau(step: int, *, rate: float, floor: float) -> float:
+    """The temperature at a step of training: max(floor, exp(-rate * step))."""
+    if rate < 0 or floor <= 0 or step < 0:
+        raise ValueError(f"rate and step must not be negative and floor must be above 0, got {rate=}, {step=}, {floor=}")
+    return max(floor, math.exp(-rate * step))
+
+
+class LearnedTau(nn.Module):
+    """A learned temperature, kept above `floor` by a softplus; call it for the current value."""
+
+    def __init__(self, initial: float = 1.0, *, floor: float = 0.0) -> None:
+        super().__init__()
+        if not initial > floor >= 0:
+            raise ValueError(f"initial must be above floor and floor at least 0, got {initial=}, {floor=}")
+        self.floor = floor
+        # The inverse of softplus.
+        self.pre_tau = nn.Parameter(torch.tensor(math.log(math.expm1(initial - floor))))
+
+    def forward(self) -> Tensor:
+        return self.floor + functional.softplus(self.pre_tau)
+
+    def extra_repr(self) -> str:
+        return f"floor={self.floor}"
+
+
+def _check_tau(tau: float | Tensor, scores: Tensor, dim: int) -> None:
+    if isinstance(tau, Tensor):
+        check_per_row("tau", tau, scores, dim)
+        check_values("tau", "finite and above 0", tau, lambda t: (t > 0) & (t < torch.inf))
+    elif not 0 < tau < math.inf:
+        raise ValueError(f"tau must be finite and above 0, got {tau}; use argmax for the limit at 0")

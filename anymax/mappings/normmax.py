@@ -1,0 +1,38 @@
+"""Normmax: the regularizer is a norm instead of an entropy."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from anymax.mappings.arguments import check_per_row, check_values, prepare
+from anymax.mappings.entmax import entmax
+
+
+def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Map scores to a distribution along `dim` that spreads evenly over the few entries it chooses.
+
+        argmax over p in the simplex of  <p, scores> - |p|_alpha
+
+    Args:
+        alpha: greater than 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which gets a
+            gradient. The closer to 1, the sparser.
+
+    The optimality conditions give p proportional to [scores - tau]_+ ^ (1/(alpha-1)) with the alpha/(alpha-1) powers of
+    [scores - tau]_+ summing to one. Those powers are an entmax, so normmax is entmax of scaled scores, raised to 1/alpha.
+
+    Blondel et al. 2020.
+    """
+    prepared = prepare(scores, dim, mask)
+    if isinstance(alpha, Tensor):
+        check_per_row("alpha", alpha, prepared, dim)
+        check_values("alpha", "finite and greater than 1", alpha, lambda a: (a > 1) & (a < torch.inf))
+        alpha = alpha.to(prepared.dtype)
+    elif not 1 < alpha < math.inf:
+        raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
+    scale = alpha / (alpha - 1)
+    powers = entmax(prepared * scale, 2 - 1 / alpha, dim=dim)
+    chosen = powers > 0
+    roots = torch.where(chosen, torch.where(chosen, powers, 1) ** (1 / alpha), powers)
+    total = roots.sum(dim, keepdim=True)
+    return (roots / torch.where(total == 0, 1, total)).to(scores.dtype)

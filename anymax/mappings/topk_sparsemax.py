@@ -1,0 +1,38 @@
+"""Top-k sparsemax: at most k entries are chosen, by looking at the k largest scores only."""
+
+import torch
+from torch import Tensor
+
+from anymax.mappings.arguments import check_dim, prepare
+from anymax.mappings.sparsemax import sparsemax
+
+
+def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Map scores to the nearest distribution along `dim` with at most k entries above zero.
+
+    Where fewer than k entries end above zero it equals sparsemax: `topk_sparsemax_is_exact` tells.
+    """
+    prepared = prepare(scores, dim, mask)
+    _check_k(k, scores, dim)
+    top = prepared.topk(k, dim=dim, sorted=False)
+    probs = torch.zeros_like(prepared).scatter(dim, top.indices, sparsemax(top.values, dim=dim))
+    return probs.to(scores.dtype)
+
+
+def topk_sparsemax_is_exact(probs: Tensor, k: int, *, dim: int = -1) -> Tensor:
+    """For each row of a top-k sparsemax, true where it is certain to equal sparsemax; `dim` is gone from the shape.
+
+    A support smaller than k proves it: no score that was left out could have entered. A support of k proves nothing, unless
+    nothing was left out.
+    """
+    check_dim(probs, dim)
+    _check_k(k, probs, dim)
+    return ((probs > 0).sum(dim) < k) | (k == probs.shape[dim])
+
+
+def _check_k(k: int, scores: Tensor, dim: int) -> None:
+    n = scores.shape[dim]
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k must be an integer, got {type(k).__name__}")
+    if not 1 <= k <= n:
+        raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")
