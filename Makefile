@@ -55,11 +55,11 @@ format: $(INSTALLED)
 kernels: $(INSTALLED)
 	@$(BUILD_KERNELS)
 
-# Python itself leaks on exit by design, and torch allocates and frees across libraries: only our accesses are of interest.
+# Python leaks at exit by design. The C++ runtime is loaded first too, or the sanitizer would not find its exceptions.
 asan: $(INSTALLED)
 	@$(BUILD_KERNELS) $(ASAN_FOLDER) -fsanitize=address -g -O1
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels
 
 clean:
 	rm -rf build dist anymax.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,3 +64,23 @@ def cpu_model() -> str:
 def num_cores() -> int:
     """Logical cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def busy_share(seconds: float = 0.3) -> float | None:
+    """The share of all cores that other processes keep busy while this one sleeps; None where it cannot be known."""
+    before = _core_ticks()
+    time.sleep(seconds)
+    after = _core_ticks()
+    if before is None or after is None or after[1] == before[1]:
+        return None
+    return 1 - (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _core_ticks() -> tuple[int, int] | None:
+    """Idle time and all time of the cores together since the machine started."""
+    counters = Path("/proc/stat")
+    if not counters.exists():
+        return None
+    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in user already.
+    ticks = [int(word) for word in counters.read_text().split("\n", 1)[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)

@@ -79,7 +79,7 @@ def fewest_steps(label: str, scores_RN: Tensor, alpha: float | Tensor, *, most_e
     def reaches(steps: int) -> bool:
         error = (bisect(scores, alpha_rows, n_iter=steps).double() - exact).abs().max().item()
         tried[f"n_iter={steps}"] = error
-        return error <= TOLERANCE
+        return bool(error <= TOLERANCE)
 
     steps = _first(reaches, range(1, DEFAULT_STEPS + 1))
     ordered = dict(sorted(tried.items(), key=lambda item: int(item[0].partition("=")[2])))
@@ -89,7 +89,7 @@ def fewest_steps(label: str, scores_RN: Tensor, alpha: float | Tensor, *, most_e
 def bisection(scores_RN: Tensor, alpha: float | Tensor, steps: int) -> Callable[[], Tensor]:
     """`entmax_bisect` with a number of steps, to be called."""
     mapping = module().entmax_bisect
-    return lambda: mapping(scores_RN, alpha, dim=-1, n_iter=steps)  # type: ignore[no-any-return]
+    return lambda: mapping(scores_RN, alpha, dim=-1, n_iter=steps)
 
 
 def _with_k(mapping: Callable[..., Tensor], scores_RN: Tensor, k: int | None) -> Callable[[], Tensor]:

@@ -35,7 +35,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 2 <= self.least <= self.rounds:
-            raise ValueError(f"least must be from 2 to rounds={self.rounds}, got {self.least}: quartiles need two values")
+            raise ValueError(f"least must lie from 2, which quartiles need, to rounds={self.rounds}, got {self.least}")
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,13 @@ def time_interleaved(
     """
     if baseline not in contestants:
         raise ValueError(f"baseline must be one of {', '.join(contestants)}, got {baseline!r}")
-    shuffle = random.Random(0).shuffle
     with _no_garbage_collection():
         cost = {name: _warm_up(run, clock) for name, run in contestants.items()}
         calls = {name: max(1, math.ceil(budget.turn_seconds / cost[name])) for name in contestants}
-        plan = _planned_rounds(cost, calls, budget)
-        num_rounds = max(plan.values())
-        rounds: list[dict[str, float]] = []
-        played = dict.fromkeys(contestants, 0)
+        plan = _planned_rounds({name: cost[name] * calls[name] for name in contestants}, budget)
         deadline = clock() + budget.seconds
-        for index in range(num_rounds):
-            late = clock() > deadline
-            names = [name for name in contestants if _takes_part(index, plan[name], num_rounds)]
-            names = [name for name in names if not late or played[name] < budget.least]
-            if not names:
-                continue
-            names = [baseline, *(name for name in names if name != baseline)]
-            shuffle(names)
-            rounds.append({name: _turn(contestants[name], calls[name], clock) for name in names})
-            for name in names:
-                played[name] += 1
+        line_ups = _line_ups(plan, baseline, budget.least, lambda: clock() > deadline)
+        rounds = [{name: _turn(contestants[name], calls[name], clock) for name in names} for names in line_ups]
     return {name: _summary(name, baseline, rounds) for name in contestants}
 
 
@@ -110,7 +97,7 @@ def _no_garbage_collection() -> Iterator[None]:
 def _warm_up(run: Run, clock: Clock) -> float:
     """Seconds of one call; a first call, which allocates and loads, does not count unless it is slow in any case."""
     first = _turn(run, 1, clock)
-    if first > 0.5:
+    if first > 0.1:
         return first
     num_calls = max(1, min(100, math.ceil(0.01 / max(first, 1e-7))))
     return max(_turn(run, num_calls, clock), 1e-7)
@@ -124,10 +111,27 @@ def _turn(run: Run, num_calls: int, clock: Clock) -> float:
     return (clock() - start) / num_calls
 
 
-def _planned_rounds(cost: dict[str, float], calls: dict[str, int], budget: Budget) -> dict[str, int]:
-    share = budget.seconds / len(cost)
-    fitting = {name: int(share / (cost[name] * calls[name])) for name in cost}
-    return {name: min(max(count, budget.least), budget.rounds) for name, count in fitting.items()}
+def _planned_rounds(turn_cost: dict[str, float], budget: Budget) -> dict[str, int]:
+    share = budget.seconds / len(turn_cost)
+    return {name: min(max(int(share / cost), budget.least), budget.rounds) for name, cost in turn_cost.items()}
+
+
+def _line_ups(plan: dict[str, int], baseline: str, least: int, is_late: Callable[[], bool]) -> Iterator[list[str]]:
+    """Who plays in each round, in which order; once it is late, only those with fewer than `least` turns go on."""
+    shuffle = random.Random(0).shuffle
+    played = dict.fromkeys(plan, 0)
+    num_rounds = max(plan.values())
+    for index in range(num_rounds):
+        late = is_late()
+        due = [name for name, planned in plan.items() if _takes_part(index, planned, num_rounds)]
+        names = [name for name in due if not late or played[name] < least]
+        if not names:
+            continue
+        names = [baseline, *(name for name in names if name != baseline)]
+        shuffle(names)
+        for name in names:
+            played[name] += 1
+        yield names
 
 
 def _takes_part(index: int, planned: int, num_rounds: int) -> bool:

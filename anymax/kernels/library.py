@@ -17,10 +17,11 @@ _BY_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 _forced_level: str | None = os.environ.get("ANYMAX_CPU_LEVEL") or None
 
 
-def machine_levels() -> list[str]:
+@functools.cache
+def machine_levels() -> tuple[str, ...]:
     """The instruction levels this machine can run, lowest first."""
     best = _BY_CAPABILITY.get(torch.backends.cpu.get_cpu_capability(), "baseline")
-    names = list(levels())
+    names = tuple(levels())
     return names[: names.index(best) + 1] if best in names else names[:1]
 
 

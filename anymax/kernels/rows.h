@@ -17,27 +17,32 @@ struct Free {
 };
 template <class T> using Buffer = std::unique_ptr<T[], Free>;
 
-template <class T> Buffer<T> allocate(int64_t count) { return Buffer<T>(static_cast<T*>(std::malloc(count * sizeof(T)))); }
+// Aligned for the widest vectors.
+template <class T> Buffer<T> allocate(int64_t count) {
+    const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+    return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
+}
 
 inline int threads_for(int64_t rows, int64_t entries, int available) {
     const int64_t useful = std::min(rows, 1 + entries / kEntriesPerThread);
     return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(useful, available)));
 }
 
-// Calls work(row, scratch) for every row, with `scratch_size` entries of scratch per thread.
+// Calls work(first, last, scratch) for parts of the rows, with `scratch_size` entries of scratch per thread.
 // Returns false, with rows left undone, only if memory ran out.
 template <class T, class Work>
-bool for_each_row(int64_t rows, int64_t n, int available, int64_t scratch_size, const Work& work) {
+bool for_parts_of_rows(int64_t rows, int64_t n, int available, int64_t scratch_size, const Work& work) {
     const int threads = threads_for(rows, rows * n, available);
-    const int64_t chunk = std::max<int64_t>(1, std::min<int64_t>(64, rows / (threads * 8)));
+    const int64_t part = std::max<int64_t>(1, std::min<int64_t>(128, rows / (threads * 4)));
+    const int64_t num_parts = (rows + part - 1) / part;
     bool enough_memory = true;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)
     {
         const Buffer<T> scratch = allocate<T>(scratch_size);
         enough_memory = scratch != nullptr;
         if (enough_memory) {
-#pragma omp for schedule(dynamic, chunk) nowait
-            for (int64_t row = 0; row < rows; ++row) work(row, scratch.get());
+#pragma omp for schedule(dynamic) nowait
+            for (int64_t i = 0; i < num_parts; ++i) work(i * part, std::min(rows, (i + 1) * part), scratch.get());
         }
     }
     return enough_memory;

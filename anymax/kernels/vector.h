@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -132,6 +133,27 @@ template <class T> ANYMAX_INLINE int pack(T* to, Vec<T> v, Mask<T> keep) {
         if (chosen >> i & 1) to[kept++] = v[i];
 #endif
     return __builtin_popcount(chosen);
+}
+
+template <class V, int... lane> ANYMAX_INLINE V interleave_low(V a, V b, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(a, b, (lane / 2 + lane % 2 * int(sizeof...(lane)))...);
+}
+template <class V, int... lane> ANYMAX_INLINE V interleave_high(V a, V b, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(a, b, ((lane + int(sizeof...(lane))) / 2 + lane % 2 * int(sizeof...(lane)))...);
+}
+
+// Transposes the square of as many vectors as a vector has lanes, by perfect shuffles.
+template <class T> ANYMAX_INLINE void transpose(Vec<T>* v) {
+    constexpr int kHalf = kLanes<T> / 2;
+    using Lanes = std::make_integer_sequence<int, kLanes<T>>;
+    for (int round = kLanes<T>; round > 1; round /= 2) {
+        Vec<T> shuffled[kLanes<T>];
+        for (int i = 0; i < kHalf; ++i) {
+            shuffled[2 * i] = interleave_low(v[i], v[i + kHalf], Lanes{});
+            shuffled[2 * i + 1] = interleave_high(v[i], v[i + kHalf], Lanes{});
+        }
+        for (int i = 0; i < kLanes<T>; ++i) v[i] = shuffled[i];
+    }
 }
 
 ANYMAX_INLINE Vec<float> square_root(Vec<float> v) {

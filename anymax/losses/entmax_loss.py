@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anymax.kernels import entmax as kernel
 from anymax.losses.targets import as_distribution, check_arguments, inner, is_counted, prepare_scores, reduce
-from anymax.mappings.entmax import alpha_per_row, entmax_rows
+from anymax.mappings.entmax import alpha_per_row, entmax_rows, sum_over_rows
 
 
 def entmax_loss(
@@ -105,7 +105,7 @@ def _losses(scores: Tensor, target: Tensor, alpha_A: Tensor, counted: Tensor | N
     # A constant added to all scores changes nothing, and the loss is a small difference: take the maximum off first.
     top_R1 = scores_RN.detach().amax(1, keepdim=True)
     top_R1 = torch.where(top_R1.isfinite(), top_R1, 0)
-    maximum_R, _ = _Conjugate.apply(scores_RN, alpha_A)
+    _, maximum_R = _Conjugate.apply(scores_RN, alpha_A)
     if counted is not None and label_smoothing == 0:
         classes_R1 = torch.where(counted, target, 0).long().reshape(-1, 1)
         wanted_R = (scores_RN.gather(1, classes_R1) - top_R1)[:, 0]
@@ -117,22 +117,24 @@ def _losses(scores: Tensor, target: Tensor, alpha_A: Tensor, counted: Tensor | N
 
 
 class _Conjugate(torch.autograd.Function):
-    """max over p of <p, z> - Omega(p) for each row, z being the row minus its maximum: log-sum-exp at alpha 1."""
+    """max over p of <p, z> - Omega(p) for each row, z being the row minus its maximum: log-sum-exp at alpha 1.
+
+    Returns the probabilities, which carry no gradient here, and the maxima.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
-        probs_RN, maximum_R = kernel.entmax_conjugate(scores_RN, alpha_A)
-        return maximum_R, probs_RN
+        return kernel.entmax_conjugate(scores_RN, alpha_A)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs, output[1])
+        ctx.mark_non_differentiable(output[0])
+        ctx.save_for_backward(*inputs, output[0])
 
     @staticmethod
-    def backward(ctx: Any, grad_R: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, _: Tensor, grad_R: Tensor) -> tuple[Tensor, Tensor | None]:
         scores_RN, alpha_A, probs_RN = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Attached anew, so that the second derivative is right.
@@ -140,5 +142,4 @@ class _Conjugate(torch.autograd.Function):
         grad_scores_RN = grad_R[:, None] * probs_RN
         if not ctx.needs_input_grad[1]:
             return grad_scores_RN, None
-        grad_alpha_R = -grad_R * tsallis_by_alpha(probs_RN, alpha_A)
-        return grad_scores_RN, grad_alpha_R.sum(0, keepdim=True) if alpha_A.shape[0] == 1 else grad_alpha_R
+        return grad_scores_RN, sum_over_rows(-grad_R * tsallis_by_alpha(probs_RN, alpha_A), alpha_A)

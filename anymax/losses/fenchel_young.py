@@ -28,6 +28,8 @@ def fenchel_young_loss(
         target: classes (integers, in the leading shape) or distributions (floating point, in the shape of scores).
         mapping: scores to the distribution that attains the maximum, along the last dimension.
         omega: the regularizer of that mapping, as `regularized_argmax` takes it: one distribution, a vector, to a number.
+            It must be defined at zeros (`-torch.special.entr(p).sum()`, not `(p * p.log()).sum()`). A parameter inside it gets
+            its first derivative only; the scores get their second as well.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
         ignore_index: the class of rows to leave out; if all are, the loss is zero.
         label_smoothing: how much of the target to spread evenly over all classes.

@@ -4,10 +4,12 @@ Shapes: R rows, N entries, A is R or 1.
 """
 
 import math
+import numbers
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from anymax.kernels import entmax as kernel
 from anymax.kernels.entmax import reference
@@ -86,7 +88,7 @@ class LearnedEntmax(nn.Module):
 
 
 def check_alpha(alpha: float) -> None:
-    if not isinstance(alpha, int | float):
+    if not isinstance(alpha, numbers.Real):
         raise TypeError(f"alpha must be a number or a tensor, got {type(alpha).__name__}")
     if not 1 <= alpha < math.inf:
         raise ValueError(
@@ -105,9 +107,14 @@ def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
 
 def entmax_rows(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
     """Entmax of each row, differentiable."""
-    if torch.is_grad_enabled() and (scores_RN.requires_grad or alpha_A.requires_grad):
+    if torch.is_grad_enabled() and (may_need_gradient(scores_RN) or may_need_gradient(alpha_A)):
         return _Entmax.apply(scores_RN, alpha_A)  # type: ignore[no-any-return]
     return kernel.entmax(scores_RN, alpha_A)  # type: ignore[no-any-return]
+
+
+def may_need_gradient(tensor: Tensor) -> bool:
+    # A tensor inside vmap does not say whether the one around it needs a gradient.
+    return tensor.requires_grad or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(tensor)
 
 
 class _Entmax(torch.autograd.Function):
@@ -123,17 +130,20 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_RN: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Through plain torch where the gradient may be differentiated again."""
         probs_RN, alpha_A = ctx.saved_tensors
-        return entmax_gradient(grad_RN, probs_RN, alpha_A, ctx.needs_input_grad[1])
+        if not ctx.needs_input_grad[1]:
+            backward = reference.backward if torch.is_grad_enabled() else kernel.entmax_backward
+            return backward(grad_RN, probs_RN, alpha_A), None
+        backward_both = reference.backward_both if torch.is_grad_enabled() else kernel.entmax_backward_both
+        grad_scores_RN, grad_alpha_R = backward_both(grad_RN, probs_RN, alpha_A)
+        return grad_scores_RN, sum_over_rows(grad_alpha_R, alpha_A)
 
 
-def entmax_gradient(
-    grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor, needs_alpha: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients by the scores and by alpha; through plain torch where they may be differentiated again."""
-    if not needs_alpha:
-        backward = reference.backward if torch.is_grad_enabled() else kernel.entmax_backward
-        return backward(grad_RN, probs_RN, alpha_A), None
-    backward_both = reference.backward_both if torch.is_grad_enabled() else kernel.entmax_backward_both
-    grad_scores_RN, grad_alpha_R = backward_both(grad_RN, probs_RN, alpha_A)
-    return grad_scores_RN, grad_alpha_R.sum(0, keepdim=True) if alpha_A.shape[0] == 1 else grad_alpha_R
+def sum_over_rows(grad_alpha_R: Tensor, alpha_A: Tensor) -> Tensor:
+    """The gradient of an alpha that all rows share."""
+    return grad_alpha_R.sum(0, keepdim=True) if alpha_A.shape[0] == 1 else grad_alpha_R
+
+
+# Compiling a vmap inlines the Function's forward; the operator then needs the gradient itself.
+torch.library.register_autograd("anymax::entmax", _Entmax.backward, setup_context=_Entmax.setup_context)

@@ -30,8 +30,9 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
         alpha = alpha.to(prepared.dtype)
     elif not 1 < alpha < math.inf:
         raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
-    scale = alpha / (alpha - 1)
-    powers = entmax(prepared * scale, 2 - 1 / alpha, dim=dim)
+    left_out = prepared == -torch.inf
+    scaled = prepared.masked_fill(left_out, 0) * (alpha / (alpha - 1))
+    powers = entmax(scaled.masked_fill(left_out, -torch.inf), 2 - 1 / alpha, dim=dim)
     chosen = powers > 0
     roots = torch.where(chosen, torch.where(chosen, powers, 1) ** (1 / alpha), powers)
     total = roots.sum(dim, keepdim=True)

@@ -39,6 +39,8 @@ LOSSES = [name for name in SIGNATURES if name.endswith("_loss")]
 LOSS_MODULES = [name for name in SIGNATURES if name.endswith("Loss")]
 HALVES = [torch.float16, torch.bfloat16]
 TARGET = torch.tensor([0, 3, 4, 1])
+# Dynamo makes an instance of every autograd.Function it traces, which torch itself warns about.
+traces_function = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
 def scores(*shape: int, seed: int = 0) -> Tensor:
@@ -185,6 +187,7 @@ def test_a_loss_gives_alpha_its_gradient(name):
     alpha = torch.tensor([[1.2], [1.5], [2.0], [3.0]], dtype=torch.float64, requires_grad=True)
     x = scores(4, 5).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, alpha: getattr(entmax, name)(x, TARGET, alpha), (x, alpha))
+    assert torch.autograd.gradgradcheck(lambda x, alpha: getattr(entmax, name)(x, TARGET, alpha), (x, alpha))
 
 
 @pytest.mark.parametrize("name", ON_SIMPLEX)
@@ -217,6 +220,22 @@ def test_minus_infinity_leaves_a_class_out_of_the_loss(name):
     masked, plain = loss(torch.cat([x, outside], -1), TARGET), loss(x, TARGET)
     torch.testing.assert_close(masked, plain)
     torch.testing.assert_close(torch.autograd.grad(masked.sum(), x), torch.autograd.grad(plain.sum(), x))
+
+
+@pytest.mark.parametrize("name", ["entmax_bisect", "normmax_bisect", "entmax_bisect_loss", "normmax_bisect_loss"])
+def test_minus_infinity_leaves_the_gradient_by_alpha_as_it_is(name):
+    x, weights = scores(4, 5), scores(4, 5, seed=1)
+    masked = torch.cat([x, torch.full((4, 2), -torch.inf, dtype=torch.float64)], -1)
+
+    def gradient_by_alpha(x: Tensor) -> Tensor:
+        alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        if name.endswith("_loss"):
+            result = getattr(entmax, name)(x, TARGET, alpha)
+        else:
+            result = getattr(entmax, name)(x, alpha)[:, :5] * weights
+        return torch.autograd.grad(result.sum(), alpha)[0]
+
+    torch.testing.assert_close(gradient_by_alpha(masked), gradient_by_alpha(x))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -333,6 +352,7 @@ def compiled():
     torch.compiler.reset()
 
 
+@traces_function
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_mappings_compile_to_one_graph(name, compiled):
     x, weights = scores(4, 5).requires_grad_(), scores(4, 5, seed=1)
@@ -344,6 +364,16 @@ def test_mappings_compile_to_one_graph(name, compiled):
     )
 
 
+@traces_function
+def test_a_learned_alpha_compiles_to_one_graph(compiled):
+    x, alpha = scores(4, 5), torch.tensor([[1.2], [1.5], [2.0], [3.0]], dtype=torch.float64, requires_grad=True)
+    for function in (lambda a: entmax.entmax_bisect(x, a)[:, 0], lambda a: entmax.entmax_bisect_loss(x, TARGET, a)):
+        eager, graph = function(alpha), compiled(function)(alpha)
+        torch.testing.assert_close(graph, eager)
+        torch.testing.assert_close(torch.autograd.grad(graph.sum(), alpha), torch.autograd.grad(eager.sum(), alpha))
+
+
+@traces_function
 @pytest.mark.parametrize("name", LOSS_MODULES)
 def test_loss_modules_compile_to_one_graph(name, compiled):
     x, module = scores(4, 5).requires_grad_(), getattr(entmax, name)()
@@ -361,9 +391,39 @@ def test_mappings_can_be_mapped_over(name):
     torch.testing.assert_close(torch.vmap(gradient)(x), torch.stack([gradient(row) for row in x]))
 
 
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_gradients_pass_through_a_mapped_mapping(name):
+    x, weights, function = scores(3, 4, 5).requires_grad_(), scores(3, 4, 5, seed=1), getattr(entmax, name)
+    (expected,) = torch.autograd.grad((function(x) * weights).sum(), x)
+    (gradient,) = torch.autograd.grad((torch.vmap(function)(x) * weights).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_the_budget_has_its_gradient_along_every_dimension():
+    x, weights = scores(4, 5, 3).requires_grad_(), scores(4, 5, 3, seed=1)
+    for dim in range(3):
+        (expected,) = torch.autograd.grad((entmax.budget_bisect(x, 2, dim - 3) * weights).sum(), x)
+        (gradient,) = torch.autograd.grad((entmax.BudgetBisect(2, dim)(x) * weights).sum(), x)
+        torch.testing.assert_close(gradient, expected)
+        assert torch.autograd.gradcheck(lambda x, dim=dim: entmax.budget_bisect(x, 2, dim), x)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_can_be_mapped_over(name):
     x, function = scores(4, 5), getattr(entmax, name)
     torch.testing.assert_close(torch.vmap(function)(x, TARGET), function(x, TARGET))
     per_row = torch.vmap(torch.func.grad(function))(x, TARGET)
     torch.testing.assert_close(per_row, torch.func.grad(lambda x: function(x, TARGET).sum())(x))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_pass_through_a_mapped_loss(name):
+    x, function = scores(4, 5).requires_grad_(), getattr(entmax, name)
+    (expected,) = torch.autograd.grad(function(x, TARGET).sum(), x)
+    (gradient,) = torch.autograd.grad(torch.vmap(function)(x, TARGET).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("name", LOSS_MODULES)
+def test_an_empty_batch_costs_nothing(name):
+    assert getattr(entmax, name)()(scores(0, 5), TARGET[:0]) == 0

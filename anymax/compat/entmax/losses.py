@@ -3,12 +3,12 @@
 Scores have shape (..., classes) and targets (...); `k` and `n_iter` have no effect on the result.
 """
 
-from functools import partial
-
-from torch import Tensor, float32, nn, promote_types
+import torch
+from torch import Tensor, nn
 
 from anymax import losses, mappings
 from anymax.compat.entmax.settings import check_k, check_n_iter
+from anymax.losses.targets import check_arguments, inner, prepare_scores
 
 REDUCTIONS = ("elementwise_mean", "sum", "none")
 
@@ -71,7 +71,7 @@ class _GenericLoss(nn.Module):
         rows = self.loss(X, target)
         if self.reduction == "none":
             return rows
-        total = rows.sum(dtype=promote_types(rows.dtype, float32))
+        total = rows.sum(dtype=torch.promote_types(rows.dtype, torch.float32))
         if self.reduction == "elementwise_mean":
             total = total / (target != self.ignore_index).sum().clamp(min=1)
         return total.to(rows.dtype)
@@ -157,17 +157,28 @@ def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_inde
 
 
 def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
+    """max over p of (<p, x> - |p|_alpha), plus the norm of one class, which is 1, minus the score of the target."""
     _check_target(X, target)
+    scores = prepare_scores(X)
+    check_arguments(scores, target, "none", ignore_index, label_smoothing=0.0)
+    # A constant added to all scores changes nothing, and the loss is a small difference: take the maximum off first.
+    top = scores.detach().amax(-1, keepdim=True)
+    shifted = scores - torch.where(top.isfinite(), top, 0)
     alpha = _per_row(alpha, target)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.to(scores.dtype)
+    probs = mappings.normmax(shifted, alpha)
+    is_counted = target != ignore_index
+    wanted = shifted.gather(-1, torch.where(is_counted, target, 0).long()[..., None])
+    rows = inner(shifted, probs)[..., None] - _norm(probs, alpha) + 1 - wanted
+    return torch.where(is_counted, rows[..., 0], 0).to(X.dtype)
 
-    def norm_less_one(probs: Tensor) -> Tensor:
-        exponent = alpha.squeeze(-1) if isinstance(alpha, Tensor) and alpha.dim() else alpha
-        return (probs**alpha).sum(-1) ** (1 / exponent) - 1
 
-    mapping = partial(mappings.normmax, alpha=alpha)
-    return losses.fenchel_young_loss(
-        X, target, mapping=mapping, omega=norm_less_one, reduction="none", ignore_index=ignore_index
-    )
+def _norm(probs: Tensor, alpha: float | Tensor) -> Tensor:
+    """The alpha-norm over the last dimension, whose derivatives are finite at exact zeros; 1 for a row of zeros."""
+    chosen = probs > 0
+    total = torch.where(chosen, torch.where(chosen, probs, 1) ** alpha, 0).sum(-1, keepdim=True)
+    return torch.where(total > 0, total, 1) ** (1 / alpha)
 
 
 def _per_row(alpha: float | Tensor, target: Tensor) -> float | Tensor:

@@ -16,7 +16,7 @@ def entmax_bisect(
     """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
 
     Args:
-        alpha: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`; it gets a gradient.
+        alpha: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
     """
     check_n_iter(n_iter)
     check_ensure_sum_one(ensure_sum_one)
@@ -44,10 +44,13 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
 
     Args:
-        budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+        budget: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. Where there are
+            fewer entries than that, all are chosen.
     """
     check_n_iter(n_iter)
-    return mappings.subset_marginals(X, budget, dim=dim)
+    num_entries = X.shape[dim]
+    feasible = budget.clamp(max=num_entries) if isinstance(budget, Tensor) else min(budget, num_entries)
+    return mappings.subset_marginals(X, feasible, dim=dim)
 
 
 class SparsemaxBisect(nn.Module):

@@ -3,6 +3,7 @@
 Shapes: R rows, N entries, and one alpha per row or one for all (A is R or 1). Every matrix is contiguous.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,17 +43,21 @@ def _backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[
     return _pick(probs_RN).backward_both(*arguments)  # type: ignore[no-any-return]
 
 
+def _like(matrix: Tensor) -> Tensor:
+    return torch.empty_like(matrix, memory_format=torch.contiguous_format)
+
+
 def _rows_of(matrix: Tensor) -> Tensor:
     return matrix.new_empty(matrix.shape[0])
 
 
-_KERNELS = {"entmax": _entmax, "entmax_conjugate": _conjugate}
+_KERNELS: dict[str, Callable[..., Any]] = {"entmax": _entmax, "entmax_conjugate": _conjugate}
 _KERNELS |= {"entmax_backward": _backward, "entmax_backward_both": _backward_both}
-_FAKES = {
-    "entmax": lambda scores, alpha: torch.empty_like(scores),
-    "entmax_conjugate": lambda scores, alpha: (torch.empty_like(scores), _rows_of(scores)),
-    "entmax_backward": lambda grad, probs, alpha: torch.empty_like(probs),
-    "entmax_backward_both": lambda grad, probs, alpha: (torch.empty_like(probs), _rows_of(probs)),
+_FAKES: dict[str, Callable[..., Any]] = {
+    "entmax": lambda scores, alpha: _like(scores),
+    "entmax_conjugate": lambda scores, alpha: (_like(scores), _rows_of(scores)),
+    "entmax_backward": lambda grad, probs, alpha: _like(probs),
+    "entmax_backward_both": lambda grad, probs, alpha: (_like(probs), _rows_of(probs)),
 }
 
 
@@ -61,17 +66,18 @@ def _batched(name: str) -> Any:
     operator = getattr(torch.ops.anymax, name)
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[Any, Any]:
-        batched_tensors = zip(tensors, in_dims, strict=True)
-        moved = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in batched_tensors]
-        *matrices, alpha_BA = moved
-        num_rows = matrices[0].shape[1]
-        alpha = alpha_BA.expand(-1, num_rows).reshape(-1) if in_dims[-1] is not None else alpha_BA[0]
-        if alpha.shape[0] != 1 and in_dims[-1] is None:
-            alpha = alpha_BA.reshape(-1)
-        results = operator(*(m.reshape(-1, m.shape[-1]) for m in matrices), alpha)
+        in_front = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(tensors, in_dims, strict=True)
+        ]
+        *matrices_BRN, alpha_BA = in_front
+        num_rows = matrices_BRN[0].shape[1]
+        one_for_all = in_dims[-1] is None and alpha_BA.shape[1] == 1
+        alpha = tensors[-1] if one_for_all else alpha_BA.expand(-1, num_rows).flatten()
+        results = operator(*(matrix.flatten(0, 1) for matrix in matrices_BRN), alpha)
         if isinstance(results, Tensor):
             return results.unflatten(0, (info.batch_size, num_rows)), 0
-        return tuple(r.unflatten(0, (info.batch_size, num_rows)) for r in results), (0,) * len(results)
+        return tuple(result.unflatten(0, (info.batch_size, num_rows)) for result in results), (0,) * len(results)
 
     return rule
 

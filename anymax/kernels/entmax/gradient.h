@@ -75,6 +75,27 @@ void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
     if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
 }
 
+// alpha > 2: one small p outweighs all others, and what is left of its gradient is a small difference. In double precision.
+template <class T>
+void steep_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n) {
+    double weights = 0, weighted = 0, by_alpha = 0;
+    const auto weight_of = [a](T prob) { return prob > 0 ? std::pow(static_cast<double>(prob), 1 - a) : 0.0; };
+    for (int64_t i = 0; i < n; ++i) {
+        if (!(p[i] > 0)) continue;
+        const double s = weight_of(p[i]);
+        weights += s;
+        weighted += s * static_cast<double>(grad[i]);
+    }
+    const double mean = weights > 0 ? weighted / weights : 0;
+    for (int64_t i = 0; i < n; ++i) {
+        const double s = weight_of(p[i]), centred = p[i] > 0 ? static_cast<double>(grad[i]) - mean : 0;
+        grad_scores[i] = static_cast<T>(s * centred);
+        // s itself sums to nothing against the centred gradient, so of c = (p (1 - t) - s) / a^2 it may be left out.
+        if (p[i] > 0) by_alpha += p[i] * (1 - a * std::log(static_cast<double>(p[i]))) / (a * a) * centred;
+    }
+    if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
+}
+
 template <class T>
 void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
     if (p[0] != p[0]) {
@@ -86,6 +107,7 @@ void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
         case Kind::kSoftmax: return gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kLinear: return gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kSquare: return gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kSteep: return steep_gradient_row(grad, p, a, grad_scores, grad_alpha, n);
         default: return gradient_row<T, Kind::kRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
     }
 }

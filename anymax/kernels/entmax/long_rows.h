@@ -44,15 +44,14 @@ template <class T> Row scan(const T* x, int64_t n) {
 // Packed scores end in a vector of minus infinity, which no power chooses.
 template <class T> void pad(T* z, int64_t count) { store(z + count, splat(-kInfinity<T>)); }
 
-// Packs x - top for every x that may be chosen; returns how many.
-template <class T> int64_t pack_candidates(const T* x, int64_t n, T top, T reach, T* z) {
-    const T lowest = top - reach;
+// Packs x - shift for every x that may be chosen, those from `lowest` up; returns how many.
+template <class T> int64_t pack_candidates(const T* x, int64_t n, T lowest, T shift, T* z) {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i += kLanes<T>) {
         const Vec<T> v = load_up_to(x + i, n - i, -kInfinity<T>);
         const Mask<T> near = v >= lowest;
         // In a long row whole vectors without a candidate are the rule, in a short one a guess would often be wrong.
-        if (n < 4096 || any<T>(near)) count += pack<T>(z + count, v - top, near);
+        if (n < 4096 || any<T>(near)) count += pack<T>(z + count, v - shift, near);
     }
     pad(z, count);
     return count;
@@ -90,14 +89,15 @@ template <class T, class Power> Sums evaluate(const Power& power, const T* z, in
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
+    const double limit = power.limit(static_cast<double>(count))[0], curvature = power.curvature()[0];
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
         const Sums s = evaluate(power, z, count);
         const double gain = power.gain(s.prob);
         const double newton = s.prob / s.slope * gain;
-        const double bend = (1 - power.exponent()) * gain * (s.prob * s.bend / (s.slope * s.slope) - 1) / 2;
+        const double bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
         const double lower_bound = at + newton;
-        at += newton / (1 - std::min(bend, 0.5));
+        at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
         if (std::fabs(s.prob - 1) <= power.tolerance) break;
         if (Power::is_linear) {
             // The slope counts the support; once that stays, the step is exact.
@@ -121,8 +121,8 @@ ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, 
 
 template <class T, class Power>
 Solution entmax_row(Power power, const T* x, T* out, int64_t n, T top, T* scratch, bool wants_expected) {
-    const double reach = 1 / power.exponent();
-    const int64_t count = pack_candidates(x, n, top, static_cast<T>(reach), scratch);
+    const T lowest = top - static_cast<T>(1 / power.exponent());
+    const int64_t count = pack_candidates(x, n, lowest, top, scratch);
     const double at = solve(power, scratch, count);
     const double lambda = at - static_cast<double>(power.start()[0]);
     const T threshold = static_cast<T>(power.threshold(at));
@@ -160,8 +160,10 @@ template <class T> Solution softmax_row(const T* x, T* out, int64_t n, T top) {
 
 // alpha > 2.
 template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, double a, T* scratch) {
-    const int64_t count = pack_candidates(x, n, top, static_cast<T>(1 / a), scratch);
-    const auto prob = [a](double z, double w, double wa) {
+    // So steep a power shows the rounding of x - top in T.
+    const int64_t count = pack_candidates(x, n, static_cast<T>(top - 1 / a), T(0), scratch);
+    const auto prob = [a, top](T score, double w, double wa) {
+        const double z = static_cast<double>(score) - top;
         // w^a may be too small for a double where w is not.
         if (z == 0) return w;
         const double b = wa + a * z;
@@ -186,9 +188,8 @@ template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, doub
     const double wa = std::pow(w, a);
     double expected = 0;
     for (int64_t i = 0; i < n; ++i) {
-        const double z = static_cast<double>(x[i]) - top;
-        const double p = prob(z, w, wa) / total;
-        if (p > 0) expected += p * z;
+        const double p = prob(x[i], w, wa) / total;
+        if (p > 0) expected += p * (static_cast<double>(x[i]) - top);
         out[i] = static_cast<T>(p);
     }
     return {expected, (1 - wa) / a};

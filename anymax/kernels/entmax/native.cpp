@@ -14,13 +14,14 @@
 //     newton = (S / D1) gain,    gain = (1 - S^-a) / a,
 //     halley = newton / (1 - bend),    bend = (1 - a) gain (S D2 / D1^2 - 1) / 2.
 //
-// We go on from the Halley point and drop what lies below the Newton point, which is a proven lower bound of theta.
+// We go on from the Halley point (up to alpha = 1.5, where D2 is bounded) and drop what lies below the Newton point, which is
+// a proven lower bound of theta.
 //
 // For alpha > 2 the terms are steep at the edge of the support. There the unknown is the largest probability w in [1/n, 1],
 // p_i = [w^a + a z_i]_+ ^ (1/a), found by Newton's method inside a bracket, in double precision.
 
 #include "entmax/gradient.h"
-#include "entmax/long_rows.h"
+#include "entmax/short_rows.h"
 #include "rows.h"
 
 namespace anymax {
@@ -39,10 +40,18 @@ template <class T>
 int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
                 int threads) {
     if (const int64_t bad = bad_alpha(alpha, num_alphas)) return bad;
-    const bool done = for_each_row<T>(rows, n, threads, n + 2 * kLanes<T>, [=](int64_t row, T* scratch) {
+    const auto row_at = [=](int64_t row) {
         const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
-        T* conjugate = conjugates ? conjugates + row : nullptr;
-        long_row(scores + row * n, row_alpha, probs + row * n, conjugate, n, scratch);
+        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha};
+    };
+    const bool is_short = n <= kShortRow<T>;
+    const int64_t scratch_size = is_short ? (n + kLanes<T>) * kLanes<T> : n + 2 * kLanes<T>;
+    const bool done = for_parts_of_rows<T>(rows, n, threads, scratch_size, [=](int64_t first, int64_t last, T* scratch) {
+        if (is_short) return short_rows<T>(first, last, n, row_at, reinterpret_cast<Vec<T>*>(scratch));
+        for (int64_t row = first; row < last; ++row) {
+            const Member<T> m = row_at(row);
+            long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);
+        }
     });
     return done ? 0 : kOutOfMemory;
 }
@@ -50,12 +59,16 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
 template <class T>
 int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alphas, T* grad_scores, T* grad_alpha,
                  int64_t rows, int64_t n, int threads) {
-    const bool done = for_each_row<int32_t>(rows, n, threads, n / kLanes<T> + 1, [=](int64_t row, int32_t* active) {
-        const int64_t at = row * n;
-        const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;
-        T* by_alpha = grad_alpha ? grad_alpha + row : nullptr;
-        backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, active);
-    });
+    const int64_t num_vectors = n / kLanes<T> + 1;
+    const bool done =
+        for_parts_of_rows<int32_t>(rows, n, threads, num_vectors, [=](int64_t first, int64_t last, int32_t* active) {
+            for (int64_t row = first; row < last; ++row) {
+                const int64_t at = row * n;
+                const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;
+                T* by_alpha = grad_alpha ? grad_alpha + row : nullptr;
+                backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, active);
+            }
+        });
     return done ? 0 : kOutOfMemory;
 }
 

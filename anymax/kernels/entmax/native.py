@@ -5,13 +5,14 @@ from torch import Tensor
 
 from anymax.kernels import library
 
-_SUFFIX = {torch.float32: "float32", torch.float64: "float64"}
+_FORWARD = {torch.float32: "anymax_entmax_forward_float32", torch.float64: "anymax_entmax_forward_float64"}
+_BACKWARD = {torch.float32: "anymax_entmax_backward_float32", torch.float64: "anymax_entmax_backward_float64"}
 
 
 def why_unsupported(scores: Tensor) -> str | None:
     if scores.device.type != "cpu":
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if scores.dtype not in _SUFFIX:
+    if scores.dtype not in _FORWARD:
         return f"it takes float32 and float64, and the scores are {scores.dtype}"
     return library.why_missing()
 
@@ -48,7 +49,7 @@ def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[T
 
 def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: Tensor | None) -> None:
     num_rows, n = scores_RN.shape
-    call = library.function(f"anymax_entmax_forward_{_SUFFIX[scores_RN.dtype]}", "pplpplli")
+    call = library.function(_FORWARD[scores_RN.dtype], "pplpplli")
     status = call(
         scores_RN.data_ptr(),
         alpha_A.data_ptr(),
@@ -71,7 +72,7 @@ def _backward(
     grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor, grad_scores_RN: Tensor, grad_alpha_R: Tensor | None
 ) -> None:
     num_rows, n = probs_RN.shape
-    call = library.function(f"anymax_entmax_backward_{_SUFFIX[probs_RN.dtype]}", "ppplpplli")
+    call = library.function(_BACKWARD[probs_RN.dtype], "ppplpplli")
     status = call(
         grad_RN.data_ptr(),
         probs_RN.data_ptr(),

@@ -28,6 +28,10 @@ template <class T> struct Split {
         high = splat(first);
         low = splat(static_cast<T>(value - first));
     }
+    void set_lanes(Vec<T> value) {
+        high = value;
+        low = Vec<T>{};
+    }
     void move(Vec<T> step) {
         const Vec<T> before = high;
         high = before + step;
@@ -49,8 +53,9 @@ template <class T> ANYMAX_INLINE Vec<T> general_gain(Vec<T> a, Vec<T> s) {
     return (e < T(0.02)) & (e > T(-0.02)) ? near : far;
 }
 
-// The four ways to take the power 1/a. Each knows where its search starts, how to turn z into terms, and gain(S); `at` is
-// theta, but lambda for NearExponential. A vector holds entries of one row, or one entry each of several rows.
+// The four ways to take the power 1/a. Each knows where its search starts and what it cannot pass with n entries, how to turn
+// z into terms, gain(S), and the factor of the bend; `at` is theta, but lambda for NearExponential. A vector holds entries of
+// one row, or one entry each of several rows.
 
 template <class T> struct Linear {  // alpha = 2
     Split<T> at;
@@ -59,6 +64,8 @@ template <class T> struct Linear {  // alpha = 2
     // The sum has a kink wherever an entry leaves: only a settled support ends the search.
     static constexpr double tolerance = 0;
     static constexpr double exponent() { return 1; }
+    static Vec<T> curvature() { return Vec<T>{}; }
+    static Vec<T> limit(double n) { return splat(static_cast<T>(-1 / n)); }
     double threshold(double place) const { return place; }
     Vec<T> start() const { return splat<T>(-1); }
     double gain(double s) const { return 1 - 1 / s; }
@@ -78,6 +85,8 @@ template <class T> struct Square {  // alpha = 1.5
     explicit Square(Vec<T>) {}
     static constexpr bool is_linear = false;
     static constexpr double exponent() { return 0.5; }
+    static Vec<T> curvature() { return splat<T>(0.25); }
+    static Vec<T> limit(double n) { return splat(static_cast<T>(-2 / std::sqrt(n))); }
     double threshold(double place) const { return place; }
     static constexpr double tolerance = sizeof(T) == 4 ? 1e-5 : 1e-9;
     Vec<T> start() const { return splat<T>(-2); }
@@ -103,6 +112,9 @@ template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zer
     double tolerance;
     static constexpr bool is_linear = false;
     double exponent() const { return a[0]; }
+    // Above alpha = 1.5 the second derivative has poles at the edge of the support.
+    Vec<T> curvature() const { return a > T(0.5) ? Vec<T>{} : (1 - a) / 2; }
+    Vec<T> limit(double n) const { return -inverse * exponential(-a * T(std::log(n))); }
     double threshold(double place) const { return place; }
     explicit Root(Vec<T> a) : a(a), inverse(1 / a) {
         const T largest = maximum<T>(a);
@@ -128,6 +140,8 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
     Vec<T> a, inverse;
     static constexpr bool is_linear = false;
     double exponent() const { return a[0]; }
+    Vec<T> curvature() const { return (1 - a) / 2; }
+    Vec<T> limit(double n) const { return splat(static_cast<T>(std::log(n))); }
     double threshold(double place) const { return place - 1 / exponent(); }
     static constexpr double tolerance = sizeof(T) == 4 ? 1e-3 : 1e-9;
     explicit NearExponential(Vec<T> a) : a(a), inverse(1 / a) {}

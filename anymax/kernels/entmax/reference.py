@@ -49,8 +49,8 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
 
 def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
     """Gradient by the scores: s (g - <s, g> / sum s), with s = p^(2 - alpha) on the support."""
-    weight_RN = _weight(probs_RN, alpha_A)
-    return weight_RN * _centre(grad_RN, weight_RN)
+    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
+    return (weight_RN * centred_RN).to(grad_RN.dtype)
 
 
 def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,12 +59,11 @@ def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[T
     At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so that
     the row still sums to one, which centres the incoming gradient.
     """
-    weight_RN = _weight(probs_RN, alpha_A)
-    centred_RN = _centre(grad_RN, weight_RN)
-    log_RN = torch.where(probs_RN > 0, probs_RN, 1).log()
-    t_RN = (alpha_A[:, None] - 1) * log_RN
-    slope_RN = probs_RN * log_RN**2 * _psi(t_RN)
-    return weight_RN * centred_RN, (slope_RN * centred_RN).sum(1)
+    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
+    wide_RN = probs_RN.to(weight_RN.dtype)
+    log_RN = torch.where(wide_RN > 0, wide_RN, 1).log()
+    slope_RN = wide_RN * log_RN**2 * _psi((alpha_A[:, None] - 1) * log_RN)
+    return (weight_RN * centred_RN).to(grad_RN.dtype), (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
 
 
 def _wide(scores: Tensor) -> torch.dtype:
@@ -100,7 +99,8 @@ def _solve(z_RN: Tensor, a_A1: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The lambda of each row, and the sum of the row's probabilities there (one, but for rounding)."""
     low_R1 = torch.zeros_like(z_RN[:, :1])
     high_R1 = _gain(torch.full_like(low_R1, n), a_A1)
-    lambda_R1, tolerance = low_R1, 4 * torch.finfo(z_RN.dtype).eps
+    # What rounding leaves of a sum of n terms.
+    lambda_R1, tolerance = low_R1, torch.finfo(z_RN.dtype).eps * (4 + n**0.5)
     for _ in range(MAX_STEPS):
         probs_RN = _power(z_RN - lambda_R1, a_A1)
         sum_R1 = probs_RN.sum(1, keepdim=True)
@@ -115,16 +115,18 @@ def _solve(z_RN: Tensor, a_A1: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return lambda_R1, sum_R1
 
 
-def _weight(probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
-    chosen_RN = probs_RN != 0
-    return torch.where(chosen_RN, torch.where(chosen_RN, probs_RN, 1) ** (2 - alpha_A[:, None]), 0)
-
-
-def _centre(grad_RN: Tensor, weight_RN: Tensor) -> Tensor:
+def _weigh(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+    """s, and the gradient less its mean under s; both zero outside the support."""
+    wide = _wide(probs_RN)
+    probs_RN, grad_RN = probs_RN.to(wide), grad_RN.to(wide)
+    chosen_RN = probs_RN > 0
+    power_RN = torch.where(chosen_RN, probs_RN, 1) ** (2 - alpha_A.to(wide)[:, None])
+    # Zero stays zero and NaN stays NaN, at alpha 2 as well.
+    weight_RN = torch.where(chosen_RN, power_RN, probs_RN)
     total_R1 = weight_RN.sum(1, keepdim=True)
     inner_R1 = torch.where(weight_RN != 0, weight_RN * grad_RN, 0).sum(1, keepdim=True)
     mean_R1 = inner_R1 / torch.where(total_R1 == 0, 1, total_R1)
-    return torch.where(weight_RN != 0, grad_RN - mean_R1, 0)
+    return weight_RN, torch.where(weight_RN != 0, grad_RN - mean_R1, 0)
 
 
 def _psi(t_RN: Tensor) -> Tensor:

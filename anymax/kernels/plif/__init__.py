@@ -3,6 +3,7 @@
 Scores and their gradient have any shape; results are contiguous. Slopes are a vector of K, one per piece.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,16 +33,20 @@ def _backward(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> Ten
 
 
 def _backward_both(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    results = _pick(scores).backward_both(grad.contiguous(), scores.contiguous(), slopes, bound)
-    return results  # type: ignore[no-any-return]
+    arguments = (grad.contiguous(), scores.contiguous(), slopes, bound)
+    return _pick(scores).backward_both(*arguments)  # type: ignore[no-any-return]
 
 
 def _like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-_KERNELS = {"plif": _plif, "plif_backward": _backward, "plif_backward_both": _backward_both}
-_FAKES = {
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "plif": _plif,
+    "plif_backward": _backward,
+    "plif_backward_both": _backward_both,
+}
+_FAKES: dict[str, Callable[..., Any]] = {
     "plif": lambda scores, slopes, bound: _like(scores),
     "plif_backward": lambda grad, scores, slopes, bound: _like(scores),
     "plif_backward_both": lambda grad, scores, slopes, bound: (_like(scores), _like(slopes)),
@@ -49,7 +54,7 @@ _FAKES = {
 
 
 def _batched(name: str) -> Any:
-    """The vmap rule: entries may be of any shape, so only a batch of slopes, or of their gradients, takes a call each."""
+    """The vmap rule: entries may have any shape, so only batched slopes, or gradients of slopes, take a call each."""
     operator = getattr(torch.ops.anymax, name)
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:

@@ -13,8 +13,6 @@
 // Places in the grid and sums are double for both types, so the type alone decides which piece an entry falls in, not the
 // instruction level; and rounding F_j to float before a double interpolation keeps the rounded function increasing.
 
-#include <vector>
-
 #include "rows.h"
 #include "vector.h"
 
@@ -25,26 +23,52 @@ namespace {
 constexpr int kWidth = kLanes<double>;
 typedef int32_t Index __attribute__((vector_size(4 * kWidth)));
 typedef double Pair __attribute__((vector_size(16)));
-template <class T> struct Narrow;
-template <> struct Narrow<float> { typedef float Type __attribute__((vector_size(4 * kWidth))); };
-template <> struct Narrow<double> { typedef Vec<double> Type; };
+typedef uint64_t IndexPair __attribute__((vector_size(4 * kWidth)));
 
 template <class T> ANYMAX_INLINE Vec<double> load_wide(const T* from) {
-    typename Narrow<T>::Type v;
-    std::memcpy(&v, from, sizeof v);
-    return __builtin_convertvector(v, Vec<double>);
+    Vec<double> v;
+    for (int i = 0; i < kWidth; ++i) v[i] = from[i];
+    return v;
 }
 
 template <class T> ANYMAX_INLINE void store_narrow(T* to, Vec<double> v) {
-    const auto narrow = __builtin_convertvector(v, typename Narrow<T>::Type);
-    std::memcpy(to, &narrow, sizeof narrow);
+    for (int i = 0; i < kWidth; ++i) to[i] = static_cast<T>(v[i]);
 }
+
+// The lanes of an index as numbers. Taking them out is much of the cost of a lookup, so it is done two at a time.
+struct Lanes {
+    uint64_t lane[kWidth];
+    ANYMAX_INLINE explicit Lanes(Index index) {
+        for (int i = 0; i < kWidth; i += 2) {
+            const uint64_t two = ((IndexPair)index)[i / 2];
+            lane[i] = uint32_t(two);
+            lane[i + 1] = two >> 32;
+        }
+    }
+    ANYMAX_INLINE uint64_t operator[](int i) const { return lane[i]; }
+};
+
+// table[j] and table[j + 1] of every lane's j.
+template <class T> struct Neighbours {
+    Vec<double> left, right;
+    ANYMAX_INLINE Neighbours(const T* table, Index j) {
+        const Lanes at(j);
+        for (int i = 0; i < kWidth; ++i) {
+            left[i] = table[at[i]];
+            right[i] = table[at[i] + 1];
+        }
+    }
+};
 
 struct Grid {
     int64_t pieces;
     double bound, delta, per_delta;
     Grid(int64_t pieces, double bound)
         : pieces(pieces), bound(bound), delta(2 * bound / double(pieces)), per_delta(double(pieces) / (2 * bound)) {}
+    // Whether a piece's number fits an index and a place in the grid is finite.
+    bool is_sound() const {
+        return pieces >= 1 && pieces <= INT32_MAX && bound > 0 && per_delta > 0 && per_delta < kInfinity<double>;
+    }
 };
 
 struct Place {
@@ -53,18 +77,26 @@ struct Place {
     Vec<double> beyond;  // how far beyond the nearer end, 0 inside, NaN for NaN
 };
 
-// Every comparison is written so that a NaN takes the branch that keeps the piece in range.
-ANYMAX_INLINE Place locate(const Grid& grid, Vec<double> x) {
-    const Vec<double> low = splat(-grid.bound), high = splat(grid.bound), end = splat(double(grid.pieces));
-    Vec<double> inside = x > low ? x : low;
-    inside = inside < high ? inside : high;
-    Vec<double> t = (inside + high) * grid.per_delta;
-    t = t < end ? t : end;
-    const Index last = Index{} + int32_t(grid.pieces - 1);
-    Index piece = __builtin_convertvector(t, Index);
-    piece = piece < last ? piece : last;
-    return {piece, t - __builtin_convertvector(piece, Vec<double>), x - inside};
-}
+// Finds places in a grid. Every comparison is written so that a NaN takes the branch that keeps the piece in range.
+struct Locate {
+    Vec<double> low, high, scale;
+    Index last;
+    explicit Locate(const Grid& grid)
+        : low(splat(-grid.bound)),
+          high(splat(grid.bound)),
+          scale(splat(grid.per_delta)),
+          last(Index{} + int32_t(grid.pieces - 1)) {}
+    ANYMAX_INLINE Place operator()(Vec<double> x) const {
+        Vec<double> inside = x > low ? x : low;
+        inside = inside < high ? inside : high;
+        const Vec<double> t = (inside + high) * scale;
+        Index piece = __builtin_convertvector(t, Index);
+        piece = piece < last ? piece : last;
+        Vec<double> start;
+        for (int i = 0; i < kWidth; ++i) start[i] = piece[i];
+        return {piece, t - start, x - inside};
+    }
+};
 
 // Splits `count` entries among threads in contiguous parts that are whole vectors, but for the last.
 struct Parts {
@@ -77,23 +109,24 @@ struct Parts {
     int64_t to(int64_t part) const { return std::min(count, (part + 1) * size); }
 };
 
-template <class T, class Table> ANYMAX_INLINE Vec<double> value(const Grid& grid, const Table* knots, double first, double last, Vec<double> x) {
-    const Place place = locate(grid, x);
-    Vec<double> left, right;
-    for (int i = 0; i < kWidth; ++i) {
-        const Table* knot = knots + place.piece[i];
-        left[i] = knot[0];
-        right[i] = knot[1];
+// f of a vector of scores.
+template <class T> struct Value {
+    const T* knots;
+    Locate locate;
+    Vec<double> first, last;
+    ANYMAX_INLINE Vec<double> operator()(Vec<double> x) const {
+        const Place place = locate(x);
+        const Neighbours<T> knot(knots, place.piece);
+        return knot.left + (knot.right - knot.left) * place.share + place.beyond * (place.beyond > 0 ? last : first);
     }
-    const Vec<double> slope = place.beyond > 0 ? splat(last) : splat(first);
-    return left + (right - left) * place.share + place.beyond * slope;
-}
+};
 
-constexpr int64_t kOutOfMemory = -1;
+constexpr int64_t kOutOfMemory = -1, kUnsoundGrid = -2;
 
 template <class T>
 int64_t forward(const T* scores, const T* slopes, T* out, int64_t count, int64_t pieces, double bound, int threads) {
     const Grid grid(pieces, bound);
+    if (!grid.is_sound()) return kUnsoundGrid;
     const Buffer<T> table = allocate<T>(pieces + 1);
     if (!table) return kOutOfMemory;
     T* knots = table.get();
@@ -103,17 +136,18 @@ int64_t forward(const T* scores, const T* slopes, T* out, int64_t count, int64_t
         sum += slopes[j];
     }
     knots[pieces] = static_cast<T>(sum * grid.delta - bound);
-    const double first = slopes[0], last = slopes[pieces - 1];
+    const Value<T> shared = {knots, Locate(grid), splat<double>(slopes[0]), splat<double>(slopes[pieces - 1])};
     const Parts parts(count, kEntriesPerThread, threads);
 #pragma omp parallel for schedule(static, 1) num_threads(parts.number) if (parts.number > 1)
     for (int64_t part = 0; part < parts.number; ++part) {
+        const Value<T> value = shared;
         int64_t i = parts.from(part);
         const int64_t to = parts.to(part);
-        for (; i + kWidth <= to; i += kWidth) store_narrow(out + i, value<T>(grid, knots, first, last, load_wide(scores + i)));
+        for (; i + kWidth <= to; i += kWidth) store_narrow(out + i, value(load_wide(scores + i)));
         if (i < to) {
             T lanes[kWidth] = {};
             std::copy(scores + i, scores + to, lanes);
-            store_narrow(lanes, value<T>(grid, knots, first, last, load_wide(lanes)));
+            store_narrow(lanes, value(load_wide(lanes)));
             std::copy(lanes, lanes + (to - i), out + i);
         }
     }
@@ -127,37 +161,42 @@ struct Sums {
 };
 
 template <class T, bool kBySlopes>
-ANYMAX_INLINE Vec<double> step(const Grid& grid, const T* slopes, Vec<double> grad, Vec<double> x, Sums& sums) {
-    const Place place = locate(grid, x);
+ANYMAX_INLINE Vec<double> step(const Locate& locate, const T* slopes, Vec<double> grad, Vec<double> x, Sums& sums) {
+    const Place place = locate(x);
+    const Lanes piece(place.piece);
     Vec<double> slope;
-    for (int i = 0; i < kWidth; ++i) slope[i] = slopes[place.piece[i]];
+    for (int i = 0; i < kWidth; ++i) slope[i] = slopes[piece[i]];
     if constexpr (kBySlopes) {
         const Vec<double> right = grad * place.share, left = grad - right;
         for (int i = 0; i < kWidth; ++i) {
-            double* knot = sums.knots + place.piece[i];
+            double* knot = sums.knots + piece[i];
             Pair pair;
             std::memcpy(&pair, knot, sizeof pair);
             pair += Pair{left[i], right[i]};
             std::memcpy(knot, &pair, sizeof pair);
         }
-        // An infinite score that nobody asks about has no say.
-        const Vec<double> ends = grad != 0 ? grad * place.beyond : Vec<double>{};
-        sums.above += place.beyond > 0 ? ends : Vec<double>{};
-        sums.below += place.beyond > 0 ? Vec<double>{} : ends;
+        if (any<double>(place.beyond != 0)) {
+            // An infinite score whose result nobody uses has no say.
+            const Vec<double> ends = grad != 0 ? grad * place.beyond : Vec<double>{};
+            sums.above += place.beyond > 0 ? ends : Vec<double>{};
+            sums.below += place.beyond > 0 ? Vec<double>{} : ends;
+        }
     }
     return grad * slope;
 }
 
 template <class T, bool kBySlopes>
-void backward_part(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, int64_t from, int64_t to, Sums& sums) {
+void backward_part(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, int64_t from, int64_t to,
+                   Sums& sums) {
+    const Locate locate(grid);
     int64_t i = from;
     for (; i + kWidth <= to; i += kWidth)
-        store_narrow(by_scores + i, step<T, kBySlopes>(grid, slopes, load_wide(grad + i), load_wide(scores + i), sums));
+        store_narrow(by_scores + i, step<T, kBySlopes>(locate, slopes, load_wide(grad + i), load_wide(scores + i), sums));
     if (i < to) {
         T grad_lanes[kWidth] = {}, lanes[kWidth] = {};
         std::copy(grad + i, grad + to, grad_lanes);
         std::copy(scores + i, scores + to, lanes);
-        store_narrow(lanes, step<T, kBySlopes>(grid, slopes, load_wide(grad_lanes), load_wide(lanes), sums));
+        store_narrow(lanes, step<T, kBySlopes>(locate, slopes, load_wide(grad_lanes), load_wide(lanes), sums));
         std::copy(lanes, lanes + (to - i), by_scores + i);
     }
 }
@@ -166,36 +205,36 @@ template <class T>
 int64_t backward(const T* grad, const T* scores, const T* slopes, T* by_scores, T* by_slopes, int64_t count, int64_t pieces,
                  double bound, int threads) {
     const Grid grid(pieces, bound);
-    // A thread's table costs about as much to clear and to add up as a few entries per knot cost to place.
+    if (!grid.is_sound()) return kUnsoundGrid;
+    // A thread's table has to be cleared and added up, which pays once there are as many entries as knots.
     const Parts parts(count, by_slopes ? std::max(kEntriesPerThread, pieces) : kEntriesPerThread, threads);
-    const int64_t stride = pieces + 16;
+    const int64_t below = pieces + 1, above = pieces + 2, stride = pieces + 16;
     const Buffer<double> tables = allocate<double>(by_slopes ? parts.number * stride : 1);
     if (!tables) return kOutOfMemory;
-    std::vector<double> below(parts.number), above(parts.number);
 #pragma omp parallel for schedule(static, 1) num_threads(parts.number) if (parts.number > 1)
     for (int64_t part = 0; part < parts.number; ++part) {
-        Sums sums = {tables.get() + part * stride};
+        double* table = tables.get() + part * stride;
+        Sums sums = {table};
         if (!by_slopes) {
             backward_part<T, false>(grid, grad, scores, slopes, by_scores, parts.from(part), parts.to(part), sums);
             continue;
         }
-        std::fill(sums.knots, sums.knots + pieces + 1, 0.0);
+        std::fill(table, table + stride, 0.0);
         backward_part<T, true>(grid, grad, scores, slopes, by_scores, parts.from(part), parts.to(part), sums);
-        below[part] = sum<double>(sums.below);
-        above[part] = sum<double>(sums.above);
+        table[below] = sum<double>(sums.below);
+        table[above] = sum<double>(sums.above);
     }
     if (!by_slopes) return 0;
-    double total = 0, total_below = 0, total_above = 0;
-    for (int64_t part = 0; part < parts.number; ++part) {
-        total_below += below[part];
-        total_above += above[part];
-    }
+    const auto over_parts = [&](int64_t at) {
+        double total = 0;
+        for (int64_t part = 0; part < parts.number; ++part) total += tables[part * stride + at];
+        return total;
+    };
+    double total = 0;
     for (int64_t j = pieces; j > 0; --j) {
-        double here = 0;
-        for (int64_t part = 0; part < parts.number; ++part) here += tables[part * stride + j];
-        total += here;
-        const double ends = (j == 1 ? total_below : 0) + (j == pieces ? total_above : 0);
-        by_slopes[j - 1] = static_cast<T>(total * grid.delta + ends);
+        total += over_parts(j);
+        const double beyond = (j == pieces ? over_parts(above) : 0) + (j == 1 ? over_parts(below) : 0);
+        by_slopes[j - 1] = static_cast<T>(total * grid.delta + beyond);
     }
     return 0;
 }

@@ -29,7 +29,8 @@ def forward(scores: Tensor, slopes_K: Tensor, bound: float) -> Tensor:
     out = torch.empty_like(x)
     call = library.function(f"anymax_plif_forward_{suffix}", "ppplldi")
     pointers = (x.data_ptr(), slopes.data_ptr(), out.data_ptr())
-    _check(call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads()))
+    status = call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
+    _check(status, slopes.shape[0], bound)
     return out.to(scores.dtype)
 
 
@@ -52,7 +53,8 @@ def _backward(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float, *, b
     by_slopes_at = None if by_slopes is None else by_slopes.data_ptr()
     call = library.function(f"anymax_plif_backward_{suffix}", "ppppplldi")
     pointers = (g.data_ptr(), x.data_ptr(), slopes.data_ptr(), by_scores.data_ptr(), by_slopes_at)
-    _check(call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads()))
+    status = call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
+    _check(status, slopes.shape[0], bound)
     return by_scores.to(scores.dtype)
 
 
@@ -60,6 +62,13 @@ def _ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype).contiguous()
 
 
-def _check(status: int) -> None:
-    if status != 0:
-        raise MemoryError("no memory for the tables of the PLIF kernel, one number per piece and thread; use fewer pieces")
+def _check(status: int, num_pieces: int, bound: float) -> None:
+    if status == -1:
+        raise MemoryError(
+            f"no memory for the tables of the PLIF kernel, one of {num_pieces} numbers per thread; use fewer pieces"
+        )
+    if status == -2:
+        raise ValueError(
+            f"pieces must be below 2**31 and wide enough for double precision, got {num_pieces} within bound {bound}; "
+            "scale the scores instead of the bound"
+        )

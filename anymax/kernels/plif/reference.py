@@ -4,8 +4,8 @@ K pieces of width delta share [-bound, bound], and f(-bound) = -bound. In piece 
 
     f(x) = f(a_j) + s_j (x - a_j),    f(a_j) = -bound + delta sum_{i<j} s_i,
 
-and the end pieces go on beyond the ends. Every function here can be differentiated, which double backward uses. Shapes: scores
-of any shape, of N entries in all; K slopes.
+and the end pieces go on beyond the ends. Every function here can be differentiated, which double backward uses.
+Shapes: scores of any shape, of N entries in all; K slopes.
 """
 
 import torch
@@ -60,7 +60,7 @@ def _wide(scores: Tensor) -> torch.dtype:
 
 
 def _locate(x_N: Tensor, num_pieces: int, bound: float) -> tuple[Tensor, Tensor]:
-    """The piece of every score (the nearer end piece outside, the first for NaN) and its distance from the piece's start."""
+    """The piece of every score (outside, the nearer end's; for NaN, the first) and the distance from its start."""
     inside_N = x_N.clamp(-bound, bound)
     place_N = (inside_N + bound) * (num_pieces / (2 * bound))
     piece_N = place_N.detach().nan_to_num(0).long().clamp(0, num_pieces - 1)

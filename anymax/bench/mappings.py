@@ -1,0 +1,223 @@
+"""Entmax against torch.softmax and the entmax package: forward and backward over rows, and one small call.
+
+Shapes: R rows, N entries.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anymax.bench import machine, peers
+from anymax.bench.results import CaseResult, Entry, Report
+from anymax.bench.timing import Budget, Run, time_interleaved
+from anymax.kernels import library
+from anymax.mappings import entmax
+
+SHAPES = ((8192, 64), (4096, 512), (256, 32768), (64, 262144))
+SMALL_SHAPE = (8, 64)
+ALPHAS = (1.0, 2.0, 1.5, 1.33)
+ROW_ALPHAS = (1.05, 2.0)
+BASELINE = "torch.softmax"
+MOST_BUSY = 0.1
+CASE_BUDGET = Budget(seconds=30.0)
+SWEEP_BUDGET = Budget(seconds=5.0, rounds=7)
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure and for how long.
+
+    Args:
+        scales: standard deviations of the normal scores; the smaller, the wider the support.
+        threads: torch's number of threads; None leaves it as it is.
+        peers: also time the entmax package, if it is installed.
+        peer_defaults: also time the peer's bisection at its default number of steps.
+        budget: of one case.
+        sweep_budget: of one choice of the peer's `k`.
+        checked_entries: of the scores on which the peer's number of bisection steps is chosen.
+    """
+
+    shapes: tuple[tuple[int, int], ...] = SHAPES
+    scales: tuple[float, ...] = (1.0,)
+    threads: int | None = None
+    peers: bool = True
+    peer_defaults: bool = True
+    budget: Budget = CASE_BUDGET
+    sweep_budget: Budget = SWEEP_BUDGET
+    checked_entries: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if not self.scales or not all(0 < scale < math.inf for scale in self.scales):
+            raise ValueError(f"scales must be positive numbers, at least one, got {self.scales}; try 0.2 1 4")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}; leave it out for torch's own number")
+
+    @property
+    def num_steps(self) -> int:
+        """How many times `measure` announces something."""
+        return len(self.shapes) * len(self.scales) + 1
+
+
+def quick(scales: tuple[float, ...] = (1.0,), threads: int | None = None, peers: bool = True) -> Settings:
+    """Half a minute in all: fewer rows where they are long, few rounds, no defaults of the peer.
+
+    Far fewer rows where the native kernels are missing: the reference takes its time.
+    """
+    most_entries, least_rows = (1 << 20, 8) if library.why_missing() is None else (1 << 15, 1)
+    return Settings(
+        shapes=tuple((min(rows, max(least_rows, most_entries // n)), n) for rows, n in SHAPES),
+        scales=scales,
+        threads=threads,
+        peers=peers,
+        peer_defaults=False,
+        budget=Budget(seconds=1.5, rounds=40, least=2),
+        sweep_budget=Budget(seconds=0.2, rounds=3, least=2),
+        checked_entries=1 << 16,
+    )
+
+
+def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
+    """Run every case; `announce` is told each step as it begins."""
+    with_peers = settings.peers and peers.is_installed()
+    notes = tuple(_notes(settings, with_peers))
+    with _threads(settings.threads):
+        cases = []
+        for scale in settings.scales:
+            for rows, n in settings.shapes:
+                announce(f"{rows}x{n}, scores of scale {scale:g}")
+                cases.append(_measure_case(rows, n, scale, settings, with_peers))
+        announce(f"one call on {_shape_name(*SMALL_SHAPE)}")
+        calls = _measure_calls(with_peers, settings.budget)
+        return Report("mappings", machine.describe(), tuple(cases), _shape_name(*SMALL_SHAPE), calls, notes)
+
+
+def _notes(settings: Settings, with_peers: bool) -> Iterator[str]:
+    yield "each number is the median of per-round ratios to torch.softmax, forward and backward, float32"
+    if settings.peers and not with_peers:
+        yield "the entmax package is not installed, so there are no peers; pip install 'anymax[peers]'"
+    busy = machine.busy_share()
+    if busy is not None and busy > MOST_BUSY:
+        yield f"other processes kept {busy:.0%} of the cores busy, which distorts the ratios; repeat on a quiet machine"
+
+
+@dataclass(frozen=True)
+class _Contestant:
+    maker: str
+    name: str
+    run: Run
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What every contestant of a case is given."""
+
+    scores_RN: Tensor
+    upstream_RN: Tensor
+    alpha_R1: Tensor
+    learned_alpha_R1: Tensor
+
+    def timed(self, mapping: Callable[[], Tensor]) -> Run:
+        """Forward and backward of a mapping of the scores."""
+        return lambda: torch.autograd.grad(mapping(), self.scores_RN, self.upstream_RN)
+
+    def timed_with_alpha(self, mapping: Callable[[], Tensor]) -> Run:
+        """Forward and backward of a mapping of the scores and the learned alpha."""
+        return lambda: torch.autograd.grad(mapping(), (self.scores_RN, self.learned_alpha_R1), self.upstream_RN)
+
+
+def _inputs(rows: int, n: int, scale: float) -> _Inputs:
+    generator = torch.Generator().manual_seed(0)
+    scores_RN = (torch.randn(rows, n, generator=generator) * scale).requires_grad_()
+    upstream_RN = torch.randn(rows, n, generator=generator)
+    low, high = ROW_ALPHAS
+    alpha_R1 = low + (high - low) * torch.rand(rows, 1, generator=generator)
+    return _Inputs(scores_RN, upstream_RN, alpha_R1, alpha_R1.clone().requires_grad_())
+
+
+def _measure_case(rows: int, n: int, scale: float, settings: Settings, with_peers: bool) -> CaseResult:
+    inputs = _inputs(rows, n, scale)
+    contestants = [_Contestant("torch", BASELINE, inputs.timed(lambda: inputs.scores_RN.softmax(-1))), *_ours(inputs)]
+    sweeps: list[peers.Sweep] = []
+    if with_peers:
+        contestants += _exact_peers(inputs, settings, sweeps)
+        contestants += _bisecting_peers(inputs, settings, sweeps)
+    return CaseResult(_shape_name(rows, n), scale, _entries(contestants, settings.budget), tuple(sweeps))
+
+
+def _ours(inputs: _Inputs) -> Iterator[_Contestant]:
+    scores_RN = inputs.scores_RN
+
+    def with_alpha(alpha: float | Tensor) -> Callable[[], Tensor]:
+        return lambda: entmax(scores_RN, alpha)
+
+    for alpha in ALPHAS:
+        yield _Contestant("anymax", f"entmax {alpha:g}", inputs.timed(with_alpha(alpha)))
+    yield _Contestant("anymax", "entmax per row", inputs.timed(with_alpha(inputs.alpha_R1)))
+    learned = inputs.timed_with_alpha(with_alpha(inputs.learned_alpha_R1))
+    yield _Contestant("anymax", "entmax per row, learned", learned)
+
+
+def _exact_peers(inputs: _Inputs, settings: Settings, sweeps: list[peers.Sweep]) -> Iterator[_Contestant]:
+    """Those that sort, each at its fastest k; what was tried is added to `sweeps`."""
+    for function in ("sparsemax", "entmax15"):
+        sweep, mapping = peers.fastest_k(function, inputs.scores_RN, inputs.timed, settings.sweep_budget)
+        sweeps.append(sweep)
+        yield _Contestant(peers.name(), function, inputs.timed(mapping), sweep.chosen)
+
+
+def _bisecting_peers(inputs: _Inputs, settings: Settings, sweeps: list[peers.Sweep]) -> Iterator[_Contestant]:
+    """Those that bisect, with the fewest steps that are accurate enough; what was tried is added to `sweeps`."""
+    for label, alpha in (("1.33", 1.33), ("per row", inputs.alpha_R1)):
+        name = f"entmax_bisect {label}"
+        entries = settings.checked_entries
+        sweep, steps = peers.fewest_steps(name, inputs.scores_RN, alpha, most_entries=entries)
+        sweeps.append(sweep)
+        mapping = peers.bisection(inputs.scores_RN, alpha, steps)
+        yield _Contestant(peers.name(), name, inputs.timed(mapping), sweep.chosen)
+        if settings.peer_defaults:
+            default = peers.bisection(inputs.scores_RN, alpha, peers.DEFAULT_STEPS)
+            setting = f"n_iter={peers.DEFAULT_STEPS}"
+            yield _Contestant(peers.name(), f"{name}, default", inputs.timed(default), setting)
+    learned = peers.bisection(inputs.scores_RN, inputs.learned_alpha_R1, steps)
+    yield _Contestant(peers.name(), f"{name}, learned", inputs.timed_with_alpha(learned), sweep.chosen)
+
+
+def _measure_calls(with_peers: bool, budget: Budget) -> tuple[Entry, ...]:
+    scores_RN = torch.randn(*SMALL_SHAPE, generator=torch.Generator().manual_seed(0))
+    contestants = [
+        _Contestant("torch", BASELINE, lambda: torch.softmax(scores_RN, -1)),
+        _Contestant("anymax", "entmax 1.5", lambda: entmax(scores_RN, 1.5)),
+    ]
+    if with_peers:
+        entmax15 = peers.module().entmax15
+        contestants.append(_Contestant(peers.name(), "entmax15", lambda: entmax15(scores_RN)))
+    small_budget = Budget(seconds=min(budget.seconds, 2.0), rounds=budget.rounds, least=budget.least)
+    return _entries(contestants, small_budget)
+
+
+def _entries(contestants: list[_Contestant], budget: Budget) -> tuple[Entry, ...]:
+    runs = {f"{one.maker} {one.name}": one.run for one in contestants}
+    timings = time_interleaved(runs, baseline=next(iter(runs)), budget=budget)
+    pairs = zip(contestants, timings.values(), strict=True)
+    return tuple(Entry(one.maker, one.name, one.setting, timing) for one, timing in pairs)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _shape_name(rows: int, n: int) -> str:
+    return f"{rows}x{n}"

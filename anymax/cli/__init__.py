@@ -1,0 +1,36 @@
+"""The `anymax` command: one file per verb, torch imported only by a verb that runs."""
+
+import sys
+from collections.abc import Sequence
+
+import tyro
+from tyro.extras import SubcommandApp
+
+from anymax.cli import bench, doctor
+from anymax.version import __version__
+
+DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnable and structured choices for PyTorch.
+`anymax VERB --help` says more about a verb, `anymax --version` prints the version."""
+_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+
+app = SubcommandApp()
+app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")
+app.command(doctor.doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 1 for a negative answer, 2 for a mistake in the command."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"anymax {__version__}")
+        return 0
+    try:
+        code = app.cli(prog="anymax", description=DESCRIPTION, args=given or ["--help"], config=_STYLE)
+    except ValueError as error:
+        print(f"anymax: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("anymax: stopped", file=sys.stderr)
+        return 130
+    assert isinstance(code, int), "every verb returns its exit code"
+    return code

@@ -1,0 +1,90 @@
+"""`anymax bench SUBJECT`: measure, show the tables, and write them down where asked."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from tyro.conf import arg
+from tyro.extras import SubcommandApp
+
+app = SubcommandApp()
+
+_Flag = arg(help_behavior_hint="")
+_Threads = arg(metavar="INT", help_behavior_hint="(default: torch's own number)")
+_File = arg(metavar="PATH", help_behavior_hint="")
+
+
+@app.command
+def mappings(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    scales: tuple[float, ...] = (1.0,),
+    threads: Annotated[int | None, _Threads] = None,
+    peers: Annotated[bool, _Flag] = True,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Entmax at several alphas against torch.softmax and the entmax package, forward and backward.
+
+    Args:
+        quick: half a minute in all, with fewer rows and rounds.
+        scales: standard deviations of the scores; 0.2 makes wide supports, 4 narrow ones.
+        threads: threads that torch and the kernels use.
+        peers: leave the entmax package out.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import mappings as cases
+    from anymax.bench import report
+
+    make = cases.quick if quick else cases.Settings
+    settings = make(scales=scales, threads=threads, peers=peers)
+    with _progress(settings.num_steps) as announce:
+        measured = cases.measure(settings, announce)
+    console = Console()
+    console.print(report.terminal(measured))
+    command = _command(quick, scales, threads, peers)
+    for path, text in ((output, report.markdown(measured, command)), (json, report.as_json(measured, command))):
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+            console.print(f"Wrote {path}", highlight=False)
+    return 0
+
+
+def _check_writable(option: str, path: Path | None) -> None:
+    """Say so before the measurement, not after it."""
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{option} must lie in a folder that exists, got {path}; create {path.parent} first")
+    if path is not None and path.is_dir():
+        raise ValueError(f"{option} must name a file, got the folder {path}")
+
+
+def _command(quick: bool, scales: tuple[float, ...], threads: int | None, peers: bool) -> str:
+    """The command that measures the same again, without where it was written to."""
+    words = ["anymax bench mappings", "--quick" if quick else "", "--scales", *(f"{scale:g}" for scale in scales)]
+    words += ["" if threads is None else f"--threads {threads}", "" if peers else "--no-peers"]
+    return " ".join(word for word in words if word)
+
+
+@contextmanager
+def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
+    """A live bar on a terminal, a plain line per step elsewhere; both on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: print(step, file=sys.stderr, flush=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(SpinnerColumn(), *columns, console=console, transient=True) as progress:
+        task, done = progress.add_task("starting", total=num_steps), itertools.count()
+
+        def announce(step: str) -> None:
+            progress.update(task, description=step, completed=next(done))
+
+        yield announce

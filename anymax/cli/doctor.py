@@ -1,0 +1,138 @@
+"""`anymax doctor`: what this machine has, what anymax uses of it, and what to do about the rest."""
+
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+from tyro.conf import arg
+
+_STYLES = {"good": "green", "plain": "", "absent": "dim", "problem": "bold yellow"}
+_MAPS = Path("/proc/self/maps")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; `advice` says what to do where there is something to do."""
+
+    subject: str
+    found: str
+    status: Literal["good", "plain", "absent", "problem"] = "plain"
+    advice: str = ""
+
+
+def doctor(*, strict: Annotated[bool, arg(help_behavior_hint="")] = False) -> int:
+    """What this machine has: CPU, threads, kernels, backends, GPU, optional packages.
+
+    Args:
+        strict: exit with 1 if the native kernels are missing.
+    """
+    findings = list(examine())
+    table = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
+    for finding in findings:
+        table.add_row(Text(finding.subject, style="bold"), Text(finding.found, style=_STYLES[finding.status]))
+        if finding.advice:
+            table.add_row("", Text(f"-> {finding.advice}"))
+    Console().print(table)
+    native_missing = any(one.subject == "native kernels" and one.status == "problem" for one in findings)
+    return 1 if strict and native_missing else 0
+
+
+def examine() -> Iterator[Finding]:
+    """Everything that was looked at, in the order it is shown."""
+    from anymax.bench.machine import describe
+
+    machine = describe()
+    yield Finding("anymax", machine.anymax)
+    yield Finding("Python", f"{machine.python} on {machine.system}")
+    yield Finding("torch", machine.torch)
+    yield Finding("CPU", f"{machine.cpu}, {machine.cores} cores")
+    yield _threads(machine.threads, machine.cores)
+    yield from _kernels()
+    yield _openmp()
+    yield _gpu()
+    yield from _extras()
+
+
+def _threads(threads: int, cores: int) -> Finding:
+    if threads > cores:
+        advice = f"more threads than cores slow each other down; set OMP_NUM_THREADS={cores}"
+        return Finding("threads", f"{threads} on {cores} cores", "problem", advice)
+    return Finding("threads", str(threads))
+
+
+def _kernels() -> Iterator[Finding]:
+    from anymax.kernels import backend, library
+
+    levels = library.machine_levels()
+    level = library.current_level()
+    chosen = "the best here" if level == levels[-1] else "asked for"
+    yield Finding("CPU levels", f"{', '.join(levels)}; in use: {level} ({chosen})")
+    reason = library.why_missing()
+    if reason is None:
+        yield Finding("native kernels", f"loaded, {level}", "good")
+    else:
+        advice = "the torch reference serves in their place: the same results, slower"
+        yield Finding("native kernels", f"missing: {reason}", "problem", advice)
+    able = [name for name in backend.NAMES if name != "native" or reason is None]
+    yield Finding("backends", f"{', '.join(able)}; the first that can take a tensor runs")
+
+
+def _openmp() -> Finding:
+    """OpenMP runtimes in this process, once the kernels are loaded; each has a pool of threads of its own."""
+    if not _MAPS.exists():
+        return Finding("OpenMP", "not known: this system does not list a process's libraries", "absent")
+    runtimes = openmp_runtimes(_MAPS.read_text())
+    if len(runtimes) > 1:
+        advice = "each keeps a pool of threads and they get in each other's way; import torch before anything else"
+        return Finding("OpenMP", " and ".join(runtimes), "problem", advice)
+    return Finding("OpenMP", runtimes[0] if runtimes else "none loaded", "good" if runtimes else "plain")
+
+
+def openmp_runtimes(maps: str) -> list[str]:
+    """The OpenMP libraries named in a listing of a process's memory, in the format of /proc/self/maps."""
+    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if Path(path).name.startswith(("libgomp", "libomp", "libiomp")))
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPU", "none that torch can use", "absent")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPU", ", ".join(names), "good")
+
+
+def _extras() -> Iterator[Finding]:
+    """The optional packages by the extra of anymax that brings them, as the package's own metadata lists them."""
+    for extra, packages in optional_packages(importlib.metadata.requires("anymax") or []).items():
+        found = [f"{package} {version(package) or 'absent'}" for package in packages]
+        complete = all(version(package) for package in packages)
+        advice = "" if complete else f"pip install 'anymax[{extra}]'"
+        yield Finding(f"extra {extra}", ", ".join(found), "plain" if complete else "absent", advice)
+    triton = version("triton")
+    yield Finding("triton", triton or "absent: comes with a GPU build of torch", "plain" if triton else "absent")
+
+
+def optional_packages(requirements: list[str]) -> dict[str, list[str]]:
+    """Names of packages by extra, from requirements such as `matplotlib>=3.9; extra == "plot"`."""
+    extras: dict[str, list[str]] = {}
+    for requirement in requirements:
+        match = re.fullmatch(r"""([\w.-]+).*;.*extra == ["'](\w+)["'].*""", requirement)
+        if match is not None:
+            extras.setdefault(match[2], []).append(match[1])
+    return extras
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package, or None; nothing is imported."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

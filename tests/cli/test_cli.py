@@ -1,0 +1,123 @@
+"""The command line: quick answers, clear mistakes, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anymax import cli
+from anymax.bench import mappings as cases
+from anymax.bench.timing import Budget
+from anymax.version import __version__
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "anymax", *arguments], capture_output=True, text=True)
+
+
+def exit_code(*arguments: str) -> int:
+    """Of a command in this process; the parser leaves by SystemExit."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+
+
+@pytest.fixture
+def tiny_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and budgets that take no time, in place of the quick ones."""
+    budget = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
+
+    def settings(scales: tuple[float, ...], threads: int | None, peers: bool) -> cases.Settings:
+        return cases.Settings(((3, 5),), scales, threads, peers, budget=budget, sweep_budget=budget)
+
+    monkeypatch.setattr(cases, "quick", settings)
+
+
+def test_the_command_is_installed_and_runs_as_a_module():
+    scripts = Path(sys.executable).parent
+    result = subprocess.run([scripts / "anymax", "--version"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, f"anymax {__version__}\n")
+    assert run("--version").stdout == result.stdout
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_do_not_import_torch(argument: str):
+    script = "import sys\nfrom anymax.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+    script += "assert 'torch' not in sys.modules"
+    result = subprocess.run([sys.executable, "-c", script, argument], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_help_names_every_verb_and_so_does_the_bare_command(capsys: pytest.CaptureFixture[str]):
+    assert exit_code("--help") == 0
+    text = capsys.readouterr().out
+    assert "bench" in text and "doctor" in text and "--version" in text
+    assert exit_code() == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["dance"], "dance"),
+        (["doctor", "--loud"], "--loud"),
+        (["bench"], "mappings"),
+        (["bench", "mappings", "--threads", "many"], "--threads"),
+    ],
+)
+def test_a_mistake_in_the_command_is_named_and_exits_with_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+):
+    assert exit_code(*arguments) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--scales", "0"], "scales must be positive"),
+        (["--threads", "0"], "threads must be at least 1"),
+        (["--output", "no/such/folder/page.md"], "must lie in a folder that exists"),
+        (["--json", "."], "must name a file"),
+    ],
+)
+def test_a_wrong_value_gives_one_line_and_exits_with_2(
+    arguments: list[str], rule: str, capsys: pytest.CaptureFixture[str]
+):
+    assert exit_code("bench", "mappings", "--quick", *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1 and captured.err.startswith("anymax: ") and rule in captured.err
+
+
+def test_an_interrupt_says_so_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cases, "measure", interrupted)
+    assert exit_code("bench", "mappings", "--quick") == 130
+    assert capsys.readouterr().err == "anymax: stopped\n"
+
+
+@pytest.mark.usefixtures("tiny_bench")
+def test_bench_prints_the_tables_and_writes_what_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    page, data = tmp_path / "page.md", tmp_path / "data.json"
+    options = ["--quick", "--no-peers", "--threads", "1", "--scales", "0.5", "2"]
+    assert exit_code("bench", "mappings", *options, "--output", str(page), "--json", str(data)) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == ["3x5, scores of scale 0.5", "3x5, scores of scale 2", "one call on 8x64"]
+    assert "torch.softmax" in captured.out and "page.md" in captured.out
+    command = "anymax bench mappings --quick --scales 0.5 2 --threads 1 --no-peers"
+    assert f"$ {command}" in page.read_text() and str(tmp_path) not in page.read_text()
+    assert json.loads(data.read_text())["command"] == command
+
+
+@pytest.mark.usefixtures("tiny_bench")
+def test_on_a_terminal_progress_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert exit_code("bench", "mappings", "--quick", "--no-peers") == 0
+    bar = capsys.readouterr().err
+    assert "one call on 8x64" in bar and "1/2" in bar

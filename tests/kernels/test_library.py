@@ -1,0 +1,76 @@
+"""Loading the compiled kernels: they are there where a compiler is, and their absence is told, never hidden."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anymax.kernels import library
+from anymax.kernels.build import compiler, levels, library_name
+
+
+def in_fresh_process(script: str, **environment: str) -> str:
+    """What a script prints; the environment is read when the library is first loaded."""
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler on the path (CXX or g++)")
+def test_with_a_compiler_the_native_kernels_are_there_at_every_level():
+    for level in library.machine_levels():
+        with library.use_cpu_level(level):
+            assert library.why_missing() is None
+
+
+def test_the_machine_runs_the_lowest_levels_up_to_its_best():
+    names = list(levels())
+    available = list(library.machine_levels())
+    assert available and available == names[: len(available)]
+    assert library.current_level() in names
+
+
+def test_a_level_the_machine_does_not_have_is_named():
+    before = library.current_level()
+    with library.use_cpu_level("avx1024"):
+        assert library.current_level() == "avx1024"
+        reason = library.why_missing()
+    assert reason is not None and "'avx1024'" in reason and library.machine_levels()[0] in reason
+    assert library.current_level() == before
+
+
+def test_the_environment_forces_a_level():
+    script = "from anymax.kernels import library; print(library.current_level())"
+    assert in_fresh_process(script, ANYMAX_CPU_LEVEL="baseline") == "baseline"
+    assert in_fresh_process(script, ANYMAX_CPU_LEVEL="") == library.machine_levels()[-1]
+
+
+def test_without_libraries_the_reference_serves_unless_native_is_named(tmp_path: Path):
+    script = """
+import torch
+from anymax.kernels import library, use_backend
+from anymax.kernels.entmax import BACKENDS, entmax
+from anymax.kernels.backend import choose
+
+scores, alpha = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([2.0])
+assert choose(BACKENDS, scores) == "reference"
+assert entmax(scores, alpha).tolist() == [[1.0, 0.0, 0.0]]
+try:
+    with use_backend("native"):
+        entmax(scores, alpha)
+except RuntimeError as error:
+    print(error)
+"""
+    message = in_fresh_process(script, ANYMAX_KERNEL_FOLDER=str(tmp_path))
+    assert "native backend was asked for by name" in message and "was not built" in message
+
+
+def test_a_library_that_does_not_load_is_told(tmp_path: Path):
+    level = library.machine_levels()[0]
+    (tmp_path / library_name(level)).write_text("not a library")
+    script = "from anymax.kernels import library; print(library.why_missing())"
+    reason = in_fresh_process(script, ANYMAX_KERNEL_FOLDER=str(tmp_path), ANYMAX_CPU_LEVEL=level)
+    assert f"{library_name(level)} does not load" in reason
