@@ -22,7 +22,8 @@ class Budget:
     """How long a timing may take.
 
     Args:
-        seconds: for all contestants together, warm-up aside; each gets an equal share.
+        seconds: for all contestants together, warm-up aside. Each gets an equal share; a slow one may overdraw its own
+            for the sake of `least`, and the others keep theirs.
         rounds: the most rounds there will be.
         least: every contestant takes part in this many rounds, whatever it costs.
         turn_seconds: a contestant faster than this is called several times in its turn.
@@ -70,10 +71,19 @@ def time_interleaved(
     with _no_garbage_collection():
         cost = {name: _warm_up(run, clock) for name, run in contestants.items()}
         calls = {name: max(1, math.ceil(budget.turn_seconds / cost[name])) for name in contestants}
-        plan = _planned_rounds({name: cost[name] * calls[name] for name in contestants}, budget)
-        deadline = clock() + budget.seconds
-        line_ups = _line_ups(plan, baseline, budget.least, lambda: clock() > deadline)
-        rounds = [{name: _turn(contestants[name], calls[name], clock) for name in names} for names in line_ups]
+        share = budget.seconds / len(contestants)
+        plan = {name: _planned_rounds(cost[name] * calls[name], share, budget) for name in contestants}
+        rounds: list[dict[str, float]] = []
+        spent, played = dict.fromkeys(contestants, 0.0), dict.fromkeys(contestants, 0)
+        for names in _line_ups(plan, baseline):
+            due = {name for name in names if played[name] < budget.least or spent[name] < share}
+            if not due:
+                continue
+            players = [name for name in names if name in due or name == baseline]
+            rounds.append({name: _turn(contestants[name], calls[name], clock) for name in players})
+            for name in players:
+                played[name] += 1
+                spent[name] += rounds[-1][name] * calls[name]
     return {name: _summary(name, baseline, rounds) for name in contestants}
 
 
@@ -111,26 +121,17 @@ def _turn(run: Run, num_calls: int, clock: Clock) -> float:
     return (clock() - start) / num_calls
 
 
-def _planned_rounds(turn_cost: dict[str, float], budget: Budget) -> dict[str, int]:
-    share = budget.seconds / len(turn_cost)
-    return {name: min(max(int(share / cost), budget.least), budget.rounds) for name, cost in turn_cost.items()}
+def _planned_rounds(turn_seconds: float, share: float, budget: Budget) -> int:
+    return min(max(int(share / turn_seconds), budget.least), budget.rounds)
 
 
-def _line_ups(plan: dict[str, int], baseline: str, least: int, is_late: Callable[[], bool]) -> Iterator[list[str]]:
-    """Who plays in each round, in which order; once it is late, only those with fewer than `least` turns go on."""
+def _line_ups(plan: dict[str, int], baseline: str) -> Iterator[list[str]]:
+    """Who is to play in each round, in which order."""
     shuffle = random.Random(0).shuffle
-    played = dict.fromkeys(plan, 0)
     num_rounds = max(plan.values())
     for index in range(num_rounds):
-        late = is_late()
-        due = [name for name, planned in plan.items() if _takes_part(index, planned, num_rounds)]
-        names = [name for name in due if not late or played[name] < least]
-        if not names:
-            continue
-        names = [baseline, *(name for name in names if name != baseline)]
+        names = [name for name in plan if name == baseline or _takes_part(index, plan[name], num_rounds)]
         shuffle(names)
-        for name in names:
-            played[name] += 1
         yield names
 
 

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 NAMES = ("native", "reference")
 
@@ -45,3 +47,22 @@ def choose(backends: dict[str, Backend], scores: Tensor) -> str:
             raise RuntimeError(f"the {_named} backend was asked for by name but cannot run: {reason}; leave use_backend(...) out to let anymax choose")
         return _named
     return next(name for name in NAMES if name in backends and backends[name].why_unsupported(scores) is None)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether nothing watches what is done to a CPU tensor: no compiler, transform, mode or subclass.
+
+    Then an operator's kernel may be called by itself, without torch's dispatcher, which costs more than a small kernel.
+    """
+    return (
+        type(tensor) is Tensor
+        and tensor.is_cpu
+        and not torch.compiler.is_compiling()
+        and not is_functorch_wrapped_tensor(tensor)
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def widest(tensor: Tensor) -> torch.dtype:
+    """The most exact type of the tensor's device: Apple's have no double precision."""
+    return tensor.dtype if tensor.device.type == "mps" else torch.float64

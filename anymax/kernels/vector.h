@@ -172,32 +172,27 @@ ANYMAX_INLINE Vec<float> exponential(Vec<float> x) {
     const Vec<float> rounder = splat(12582912.0f);
     const Vec<float> k = (bounded * 1.44269504f + rounder) - rounder;
     const Vec<float> r = (bounded - k * 0.693145752f) - k * 1.42860677e-6f;
-    Vec<float> q = splat(0.0013950490392744541f);
-    q = q * r + 0.00836888886988163f;
-    q = q * r + 0.04166620597243309f;
-    q = q * r + 0.166665181517601f;
-    q = q * r + 0.5f;
-    const Vec<float> mantissa = q * (r * r) + (r + 1.0f);
+    const Vec<float> square = r * r;
+    const Vec<float> low = r * 0.166665181517601f + 0.5f, high = r * 0.00836888886988163f + 0.04166620597243309f;
+    const Vec<float> q = (square * 0.0013950490392744541f + high) * square + low;
+    const Vec<float> mantissa = q * square + (r + 1.0f);
     const Mask<float> exponent = __builtin_convertvector(k, Mask<float>) << 23;
     const Vec<float> result = (Vec<float>)((Mask<float>)mantissa + exponent);
     return x > -87.3f ? result : splat(0.0f);
 }
 
 // log of a positive normal number: x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1,
-// log(1 + f) = f - f^2 / 2 + f^3 P(f), relative error of the fit 6e-9.
+// log(1 + f) = f - f^2 / 2 + f^3 P(f), relative error of the fit 6e-9. Both polynomials are summed in pairs: shorter waits.
 ANYMAX_INLINE Vec<float> logarithm(Vec<float> x) {
     const Mask<float> raw = (Mask<float>)x;
     const Mask<float> k = (raw - 0x3f3504f3) >> 23;
     const Vec<float> f = (Vec<float>)(raw - (k << 23)) - 1.0f;
-    Vec<float> p = splat(-0.07859612256288528f);
-    p = p * f + 0.1288164258003235f;
-    p = p * f + -0.13128753006458282f;
-    p = p * f + 0.14181192219257355f;
-    p = p * f + -0.16624554991722107f;
-    p = p * f + 0.2000228613615036f;
-    p = p * f + -0.25000810623168945f;
-    p = p * f + 0.33333316445350647f;
-    const Vec<float> square = f * f;
+    const Vec<float> square = f * f, fourth = square * square;
+    const Vec<float> p01 = f * -0.25000810623168945f + 0.33333316445350647f;
+    const Vec<float> p23 = f * -0.16624554991722107f + 0.2000228613615036f;
+    const Vec<float> p45 = f * -0.13128753006458282f + 0.14181192219257355f;
+    const Vec<float> p67 = f * -0.07859612256288528f + 0.1288164258003235f;
+    const Vec<float> p = (p67 * square + p45) * fourth + (p23 * square + p01);
     const Vec<float> power = __builtin_convertvector(k, Vec<float>);
     const Vec<float> low = p * (square * f) + (power * 1.42860677e-6f - 0.5f * square);
     return power * 0.693145752f + (low + f);

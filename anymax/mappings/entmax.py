@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from anymax.kernels import entmax as kernel
+from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax import reference
 from anymax.mappings.arguments import check_per_row, map_rows, per_row, prepare
 
@@ -107,14 +107,10 @@ def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
 
 def entmax_rows(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
     """Entmax of each row, differentiable."""
-    if torch.is_grad_enabled() and (may_need_gradient(scores_RN) or may_need_gradient(alpha_A)):
-        return _Entmax.apply(scores_RN, alpha_A)  # type: ignore[no-any-return]
-    return kernel.entmax(scores_RN, alpha_A)  # type: ignore[no-any-return]
-
-
-def may_need_gradient(tensor: Tensor) -> bool:
-    # A tensor inside vmap does not say whether the one around it needs a gradient.
-    return tensor.requires_grad or torch.compiler.is_compiling() or is_functorch_wrapped_tensor(tensor)
+    wants_gradient = torch.is_grad_enabled() and (scores_RN.requires_grad or alpha_A.requires_grad)
+    if not wants_gradient and is_plain(scores_RN) and is_plain(alpha_A):
+        return kernel.entmax_of_plain(scores_RN, alpha_A)
+    return _Entmax.apply(scores_RN, alpha_A)  # type: ignore[no-any-return]
 
 
 class _Entmax(torch.autograd.Function):

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from anymax.kernels.backend import widest
 from anymax.mappings.arguments import check_per_row, check_values, prepare
 
 
@@ -40,6 +41,9 @@ def _marginals(scores: Tensor, total: Tensor) -> Tensor:
     available = scores > -torch.inf
     num_available = available.sum(-1, keepdim=True)
     total = torch.minimum(total, num_available.to(total.dtype))
+    # A constant added to all scores changes nothing; off it goes before sums would round it.
+    top = scores.detach().amax(-1, keepdim=True)
+    scores = scores - torch.where(top.isfinite(), top, 0)
     with torch.no_grad():
         tau = _threshold(scores.detach(), available, total.detach())
         full = available & (scores - tau >= 1)
@@ -48,19 +52,17 @@ def _marginals(scores: Tensor, total: Tensor) -> Tensor:
     # One exact step with the sets held fixed: the value tau has, and the gradient it should have.
     inner = torch.where(free, scores, 0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - total
     shifted = scores - inner / num_free.clamp(min=1)
-    bad = torch.isnan(scores).any(-1, keepdim=True) | (scores == torch.inf).any(-1, keepdim=True)
+    bad = top.isnan() | (top == torch.inf)
     marginals = torch.where(free, shifted.clamp(0, 1), full.to(scores.dtype))
     return marginals.masked_fill(bad, torch.nan)
 
 
 def _threshold(scores: Tensor, available: Tensor, total: Tensor) -> Tensor:
     """Where the clipped scores sum to `total`: corners sorted, the sum at each by prefix sums, the segment interpolated."""
-    wide = scores.double()
-    top = torch.where(available, wide, -torch.inf).amax(-1, keepdim=True)
-    shift = torch.where(top.isfinite(), top, 0)
-    lowest = torch.where(available, wide - shift, torch.inf).amin(-1, keepdim=True)
+    wide = scores.to(widest(scores))
+    lowest = torch.where(available, wide, 0).amin(-1, keepdim=True)
     # Entries that may not be chosen stand below every corner that matters.
-    z = torch.where(available, wide - shift, torch.where(lowest.isfinite(), lowest, 0) - 2)
+    z = torch.where(available, wide, lowest - 2)
     corners, order = torch.cat([z, z - 1], -1).sort(-1, descending=True)
     n = scores.shape[-1]
     # Walking tau down, an entry starts to grow at its score and stops one below.
@@ -70,4 +72,4 @@ def _threshold(scores: Tensor, available: Tensor, total: Tensor) -> Tensor:
     # The last corner whose sum is still below the total; tau lies just under it.
     index = ((grown < total).sum(-1, keepdim=True) - 1).clamp(min=0)
     at, rate, reached = (t.gather(-1, index) for t in (corners, slope, grown))
-    return (at - (total - reached) / rate.clamp(min=1) + shift).to(scores.dtype)
+    return (at - (total - reached) / rate.clamp(min=1)).to(scores.dtype)

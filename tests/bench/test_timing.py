@@ -71,7 +71,7 @@ def test_a_slow_contestant_sits_out_rounds_but_never_falls_below_the_least():
     timings = time_interleaved(runs, baseline="base", budget=budget, clock=clock)
     assert timings["slow"].rounds in range(3, 6)
     assert timings["slower"].rounds == 3
-    assert timings["base"].rounds > timings["slow"].rounds
+    assert timings["base"].rounds == 50
     assert timings["slower"].ratio.median == pytest.approx(10_000)
 
 

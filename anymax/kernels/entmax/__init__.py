@@ -25,7 +25,8 @@ def _pick(scores: Tensor) -> Any:
     return BACKENDS[choose(BACKENDS, scores)]
 
 
-def _entmax(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+def entmax_of_plain(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+    """The operator `entmax` without the dispatcher, for tensors that `is_plain` of."""
     return _pick(scores_RN).forward(scores_RN.contiguous(), alpha_A.contiguous())  # type: ignore[no-any-return]
 
 
@@ -51,7 +52,7 @@ def _rows_of(matrix: Tensor) -> Tensor:
     return matrix.new_empty(matrix.shape[0])
 
 
-_KERNELS: dict[str, Callable[..., Any]] = {"entmax": _entmax, "entmax_conjugate": _conjugate}
+_KERNELS: dict[str, Callable[..., Any]] = {"entmax": entmax_of_plain, "entmax_conjugate": _conjugate}
 _KERNELS |= {"entmax_backward": _backward, "entmax_backward_both": _backward_both}
 _FAKES: dict[str, Callable[..., Any]] = {
     "entmax": lambda scores, alpha: _like(scores),

@@ -11,6 +11,8 @@ sum, is kept inside that bracket. Shapes: R rows, N entries, A is R or 1.
 import torch
 from torch import Tensor
 
+from anymax.kernels.backend import widest
+
 # Bisection alone narrows the bracket to the last bit of a double in this many steps; Newton's method needs about five.
 MAX_STEPS = 64
 
@@ -30,7 +32,7 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     num_rows, n = scores_RN.shape
     if num_rows == 0:
         return torch.empty_like(scores_RN), scores_RN.new_empty(0)
-    wide_RN = scores_RN.to(_wide(scores_RN))
+    wide_RN = scores_RN.to(widest(scores_RN))
     a_A1 = alpha_A.to(wide_RN.dtype)[:, None] - 1
     top_R1 = wide_RN.amax(1, keepdim=True)
     empty_R1 = top_R1 == -torch.inf
@@ -64,11 +66,6 @@ def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[T
     log_RN = torch.where(wide_RN > 0, wide_RN, 1).log()
     slope_RN = wide_RN * log_RN**2 * _psi((alpha_A[:, None] - 1) * log_RN)
     return (weight_RN * centred_RN).to(grad_RN.dtype), (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
-
-
-def _wide(scores: Tensor) -> torch.dtype:
-    # Apple's devices have no double precision.
-    return scores.dtype if scores.device.type == "mps" else torch.float64
 
 
 def _check_alpha(alpha_A: Tensor) -> None:
@@ -117,7 +114,7 @@ def _solve(z_RN: Tensor, a_A1: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def _weigh(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """s, and the gradient less its mean under s; both zero outside the support."""
-    wide = _wide(probs_RN)
+    wide = widest(probs_RN)
     probs_RN, grad_RN = probs_RN.to(wide), grad_RN.to(wide)
     chosen_RN = probs_RN > 0
     power_RN = torch.where(chosen_RN, probs_RN, 1) ** (2 - alpha_A.to(wide)[:, None])

@@ -1,0 +1,53 @@
+from anymax import bench as bench
+from anymax import compat as compat
+from anymax import kernels as kernels
+from anymax import losses as losses
+from anymax import mappings as mappings
+from anymax import transforms as transforms
+from anymax.kernels import use_backend
+from anymax.losses import entmax_loss, fenchel_young_loss, sparsemax_loss
+from anymax.mappings import (
+    Entmax,
+    LearnedEntmax,
+    LearnedTau,
+    annealed_tau,
+    argmax,
+    entmax,
+    gumbel_softmax,
+    normmax,
+    regularized_argmax,
+    sigsoftmax,
+    softmax,
+    sparsemax,
+    subset_marginals,
+    topk_sparsemax,
+    topk_sparsemax_is_exact,
+)
+from anymax.transforms import PLIF, MonotonicNetwork, Sig
+from anymax.version import __version__
+
+__all__ = [
+    "PLIF",
+    "Entmax",
+    "LearnedEntmax",
+    "LearnedTau",
+    "MonotonicNetwork",
+    "Sig",
+    "__version__",
+    "annealed_tau",
+    "argmax",
+    "entmax",
+    "entmax_loss",
+    "fenchel_young_loss",
+    "gumbel_softmax",
+    "normmax",
+    "regularized_argmax",
+    "sigsoftmax",
+    "softmax",
+    "sparsemax",
+    "sparsemax_loss",
+    "subset_marginals",
+    "topk_sparsemax",
+    "topk_sparsemax_is_exact",
+    "use_backend",
+]

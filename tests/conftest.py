@@ -1,0 +1,26 @@
+"""Shared by all tests: a seed for each, and the engines that kernels and everything above them are run through."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from anymax.kernels import library, use_backend
+
+ENGINES = ["reference", *(f"native-{level}" for level in library.machine_levels())]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each backend, and the native one at each instruction level this machine can run."""
+    backend, _, level = request.param.partition("-")
+    with library.use_cpu_level(level or library.machine_levels()[-1]):
+        if backend == "native" and library.why_missing() is not None:
+            pytest.skip(library.why_missing())
+        with use_backend(backend):
+            yield request.param

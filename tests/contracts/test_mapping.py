@@ -1,0 +1,226 @@
+"""What every mapping promises. A new mapping joins by one line in MEMBERS."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import anymax
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A mapping as a function of (scores, dim=, mask=), and what sets it apart from the others."""
+
+    call: Callable[..., Tensor]
+    total: float = 1.0
+    ignores_shift: bool = True
+    is_random: bool = False
+    has_second_derivative: bool = True
+
+
+def gumbel(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    return anymax.gumbel_softmax(scores, 0.7, generator=torch.Generator().manual_seed(3), dim=dim, mask=mask)
+
+
+def at(mapping: Callable[..., Tensor], parameter: float) -> Callable[..., Tensor]:
+    return lambda scores, **options: mapping(scores, parameter, **options)
+
+
+MEMBERS = {
+    "softmax": Member(anymax.softmax),
+    "sparsemax": Member(anymax.sparsemax),
+    "entmax-1": Member(at(anymax.entmax, 1.0)),
+    "entmax-1.00001": Member(at(anymax.entmax, 1.00001)),
+    "entmax-1.3": Member(at(anymax.entmax, 1.3)),
+    "entmax-1.5": Member(at(anymax.entmax, 1.5)),
+    "entmax-1.8": Member(at(anymax.entmax, 1.8)),
+    "entmax-2": Member(at(anymax.entmax, 2.0)),
+    "entmax-3": Member(at(anymax.entmax, 3.0)),
+    "argmax": Member(anymax.argmax, has_second_derivative=False),
+    "topk_sparsemax": Member(at(anymax.topk_sparsemax, 2)),
+    "normmax-1.5": Member(at(anymax.normmax, 1.5)),
+    "normmax-2": Member(at(anymax.normmax, 2.0)),
+    "subset_marginals": Member(at(anymax.subset_marginals, 2), total=2.0, has_second_derivative=False),
+    "sigsoftmax": Member(anymax.sigsoftmax, ignores_shift=False),
+    "gumbel_softmax": Member(gumbel, is_random=True),
+}
+SHAPES = [(5,), (3, 5), (2, 3, 6), (1, 1, 2), (37, 4), (4, 200), (0, 4), (2, 0, 3)]
+
+
+@pytest.fixture(params=list(MEMBERS))
+def member(request: pytest.FixtureRequest) -> Member:
+    return MEMBERS[request.param]
+
+
+@pytest.fixture
+def fixed(member: Member) -> Member:
+    if member.is_random:
+        pytest.skip("noise is drawn per entry, so moving entries changes it")
+    return member
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_probabilities_are_nonnegative_and_sum_to_the_total(member: Member, shape: tuple[int, ...]) -> None:
+    probs = member.call(torch.randn(shape) * 2)
+    assert probs.shape == shape
+    assert (probs >= 0).all() and (probs <= 1 + 1e-6).all()
+    torch.testing.assert_close(probs.sum(-1), torch.full(shape[:-1], member.total), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+def test_every_dim_is_the_last_dim_of_moved_scores(fixed: Member, dim: int) -> None:
+    scores = torch.randn(4, 5, 6)
+    torch.testing.assert_close(fixed.call(scores, dim=dim), fixed.call(scores.movedim(dim, -1)).movedim(-1, dim))
+
+
+def test_order_of_entries_does_not_matter(fixed: Member) -> None:
+    scores, order = torch.randn(6, 9), torch.randperm(9)
+    torch.testing.assert_close(fixed.call(scores[:, order]), fixed.call(scores)[:, order], rtol=0, atol=1e-6)
+
+
+def test_higher_scores_never_get_less(fixed: Member) -> None:
+    probs = fixed.call(torch.randn(20, 7).sort(-1).values)
+    assert (probs.diff(dim=-1) >= -1e-7).all()
+
+
+def test_a_constant_added_to_all_scores_changes_nothing(fixed: Member) -> None:
+    if not fixed.ignores_shift:
+        pytest.skip("depends on the level of the scores by design")
+    # Multiples of 1/64, so that the shifted scores are exact in float32.
+    scores = (torch.randn(8, 6) * 64).round() / 64
+    for shift in (1e3, -1e5):
+        torch.testing.assert_close(fixed.call(scores + shift), fixed.call(scores), rtol=0, atol=1e-6)
+
+
+def test_masked_entries_get_exactly_zero_and_the_others_what_they_get_alone(fixed: Member) -> None:
+    scores, mask = torch.randn(5, 8), torch.rand(5, 8) > 0.4
+    mask[:, :3] = True
+    probs = fixed.call(scores, mask=mask)
+    assert (probs[~mask] == 0).all()
+    for row in range(5):
+        alone = fixed.call(scores[row, mask[row]])
+        torch.testing.assert_close(probs[row, mask[row]], alone, rtol=0, atol=1e-6)
+
+
+def test_minus_infinity_is_a_mask(member: Member) -> None:
+    scores, mask = torch.randn(5, 8), torch.rand(5, 8) > 0.4
+    mask[:, :3] = True
+    torch.testing.assert_close(member.call(scores.masked_fill(~mask, -torch.inf)), member.call(scores, mask=mask))
+
+
+def test_a_mask_broadcasts(member: Member) -> None:
+    scores, mask = torch.randn(2, 3, 5), torch.tensor([True, True, False, True, True])
+    torch.testing.assert_close(member.call(scores, mask=mask), member.call(scores, mask=mask.expand(2, 3, 5)))
+
+
+def test_a_row_with_nothing_left_gives_zeros_and_a_zero_gradient(member: Member) -> None:
+    scores = torch.randn(3, 4, requires_grad=True)
+    mask = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
+    probs = member.call(scores, mask=mask)
+    (gradient,) = torch.autograd.grad((probs * torch.randn(3, 4)).sum(), scores)
+    assert (probs[1] == 0).all() and (gradient[1] == 0).all()
+    assert probs.isfinite().all() and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@pytest.mark.parametrize("num_rows", [3, 40])
+def test_a_nan_or_plus_infinity_spoils_its_row_and_no_other(member: Member, poison: float, num_rows: int) -> None:
+    scores = torch.randn(num_rows, 5)
+    clean = member.call(scores)
+    scores[1, 2] = poison
+    scores.requires_grad_()
+    probs = member.call(scores)
+    probs[:, 0].sum().backward()
+    others = torch.arange(num_rows) != 1
+    assert probs[1].isnan().any()
+    torch.testing.assert_close(probs[others], clean[others])
+    assert scores.grad is not None and scores.grad[others].isfinite().all()
+
+
+def test_gradient_agrees_with_finite_differences(member: Member) -> None:
+    scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(member.call, (scores,), eps=1e-7, atol=1e-5)
+
+
+def test_second_derivative_agrees_with_finite_differences(member: Member) -> None:
+    scores = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    if not member.has_second_derivative:
+        (gradient,) = torch.autograd.grad(member.call(scores)[:, 0].sum(), scores, create_graph=True)
+        assert gradient.isfinite().all()
+        return
+    assert torch.autograd.gradgradcheck(member.call, (scores,), eps=1e-6, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(fixed: Member, dtype: torch.dtype) -> None:
+    scores = torch.randn(4, 300, dtype=dtype, requires_grad=True)
+    probs = fixed.call(scores)
+    wide = fixed.call(scores.detach().float())
+    assert probs.dtype == dtype
+    torch.testing.assert_close(probs, wide.to(dtype), rtol=0, atol=0)
+    probs.sum().backward()
+    assert scores.grad is not None and scores.grad.dtype == dtype
+
+
+def test_double_precision_is_kept(fixed: Member) -> None:
+    scores = torch.randn(4, 9, dtype=torch.float64)
+    probs = fixed.call(scores)
+    assert probs.dtype == torch.float64
+    torch.testing.assert_close(probs.sum(-1), torch.full((4,), fixed.total, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(probs.float(), fixed.call(scores.float()), rtol=0, atol=2e-6)
+
+
+def test_scores_need_not_be_contiguous(fixed: Member) -> None:
+    scores = torch.randn(6, 10, 2)[::2, 1::3, 0]
+    assert not scores.is_contiguous()
+    torch.testing.assert_close(fixed.call(scores), fixed.call(scores.contiguous()))
+
+
+def test_vmap_is_a_loop(fixed: Member) -> None:
+    scores = torch.randn(3, 4, 5)
+    looped = torch.stack([fixed.call(part) for part in scores])
+    torch.testing.assert_close(torch.vmap(fixed.call)(scores), looped, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.vmap(fixed.call, in_dims=2)(scores.movedim(0, 2)), looped, rtol=0, atol=1e-6)
+
+
+def test_gradients_pass_through_vmap_both_ways(fixed: Member) -> None:
+    scores, weights = torch.randn(3, 4, 5, requires_grad=True), torch.randn(5)
+
+    def loss(part: Tensor) -> Tensor:
+        return (fixed.call(part) * weights).sum()
+
+    (plain,) = torch.autograd.grad(loss(scores), scores)
+    torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(scores.detach()), plain, rtol=1e-5, atol=1e-6)
+    (around,) = torch.autograd.grad(torch.vmap(loss)(scores).sum(), scores)
+    torch.testing.assert_close(around, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_integer_scores_are_refused(member: Member) -> None:
+    with pytest.raises(TypeError, match="scores must be floating point"):
+        member.call(torch.ones(3, 4, dtype=torch.long))
+
+
+def test_a_dim_that_is_not_there_is_refused(member: Member) -> None:
+    for dim in (2, -3):
+        with pytest.raises(ValueError, match="dim must be one of the 2 dimensions"):
+            member.call(torch.randn(3, 4), dim=dim)
+
+
+def test_an_empty_choice_is_refused(member: Member) -> None:
+    with pytest.raises(ValueError, match="at least one entry"):
+        member.call(torch.randn(3, 0))
+
+
+def test_a_mask_that_is_not_boolean_is_refused(member: Member) -> None:
+    with pytest.raises(TypeError, match="mask must be a boolean tensor"):
+        member.call(torch.randn(3, 4), mask=torch.ones(3, 4))
+
+
+def test_a_mask_that_does_not_broadcast_is_refused(member: Member) -> None:
+    with pytest.raises(ValueError, match="mask must broadcast"):
+        member.call(torch.randn(3, 4), mask=torch.ones(4, 3, dtype=torch.bool))
