@@ -7,6 +7,10 @@
 #include <cstdlib>
 #include <memory>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace anymax {
 
 // Below this many entries a second thread costs more than it brings.
@@ -21,6 +25,18 @@ template <class T> using Buffer = std::unique_ptr<T[], Free>;
 template <class T> Buffer<T> allocate(int64_t count) {
     const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
     return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
+}
+
+// A large result is memory the system hands out page by page as it is first written, which takes longer than writing it.
+// Asking for large pages makes that 512 times fewer. The advice is harmless where it is not taken.
+template <class T> void prefer_large_pages([[maybe_unused]] T* memory, [[maybe_unused]] int64_t count) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    constexpr uintptr_t kLargePage = uintptr_t(1) << 21;
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    const uintptr_t first = (address + kLargePage - 1) / kLargePage * kLargePage;
+    const uintptr_t last = (address + count * sizeof(T)) / kLargePage * kLargePage;
+    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
 }
 
 inline int threads_for(int64_t rows, int64_t entries, int available) {

@@ -30,7 +30,8 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: 
     """
     prepared = prepare(scores, dim, mask)
     alpha_A = alpha_per_row(alpha, prepared, dim)
-    return map_rows(lambda scores_RN: entmax_rows(scores_RN, alpha_A), prepared, dim).to(scores.dtype)
+    probs = map_rows(lambda scores_RN: entmax_rows(scores_RN, alpha_A), prepared, dim)
+    return probs if probs.dtype == scores.dtype else probs.to(scores.dtype)
 
 
 class Entmax(nn.Module):

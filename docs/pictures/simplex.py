@@ -23,13 +23,14 @@ BLUE, PURPLE, RED, GREY, INK = "#1f77b4", "#8e44ad", "#d9480f", "#868e96", "#212
 MARKED = {1.0: ("softmax, alpha 1", BLUE), 1.5: ("entmax, alpha 1.5", PURPLE), 2.0: ("sparsemax, alpha 2", RED)}
 
 
-def main() -> None:
+def draw(picture: Path) -> None:
+    """Draw both panels into a file."""
     mpl.rcParams.update({"font.size": 12, "text.color": INK, "axes.edgecolor": GREY, "axes.labelcolor": INK})
     figure = Figure(figsize=(12, 4.9), dpi=100, facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.15])
     draw_paths(left)
     draw_curves(right)
-    figure.savefig(PICTURE, pil_kwargs={"optimize": True})
+    figure.savefig(picture, pil_kwargs={"optimize": True})
 
 
 def draw_paths(axes: Axes) -> None:
@@ -75,4 +76,4 @@ def on_triangle(probs: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    draw(PICTURE)

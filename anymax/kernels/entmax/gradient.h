@@ -34,43 +34,50 @@ template <class T> ANYMAX_INLINE Vec<T> alpha_slope(Vec<T> p, Vec<T> s, double a
     return p > 0 ? (t > -1 ? near : far) : Vec<T>{};
 }
 
-// Writes s where the gradient will stand and notes which vectors hold any, then visits only those.
+// Writes s where the gradient will stand and notes which groups of vectors hold any, then visits only those.
 template <class T, Kind kind>
 void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
     const T exponent = static_cast<T>(1 - a);
-    const int64_t block = kCarryEvery * kLanes<T>;
-    // In a long row empty vectors are the rule, in a short one a guess would often be wrong.
-    const bool skips = n >= 256;
+    constexpr int64_t kStep = kGroup * kLanes<T>, kBlock = kCarryEvery * kLanes<T>;
     double weights = 0, weighted = 0;
     int64_t num_active = 0;
-    for (int64_t from = 0; from < n; from += block) {
-        const int64_t to = std::min(n, from + block);
+    for (int64_t from = 0; from < n; from += kBlock) {
+        const int64_t to = std::min(n, from + kBlock);
         Vec<T> recent_weights = {}, recent_weighted = {};
-        for (int64_t i = from; i < to; i += kLanes<T>) {
-            const Vec<T> v = load_up_to(p + i, n - i, T(0));
-            if (skips && !any<T>(v > 0)) {
-                store_up_to(grad_scores + i, Vec<T>{}, n - i);
-                continue;
+        for (int64_t i = from; i < to; i += kStep) {
+            Group<T> group = Group<T>::load_up_to(p + i, n - i, T(0));
+            if (group.any_above(0)) {
+                const Group<T> g = Group<T>::load_up_to(grad + i, n - i, T(0));
+                for (int k = 0; k < kGroup; ++k) {
+                    const Vec<T> s = weight<T, kind>(group.v[k], exponent);
+                    recent_weights += s;
+                    recent_weighted += s > 0 ? s * g.v[k] : Vec<T>{};
+                    group.v[k] = s;
+                }
+                active[num_active++] = static_cast<int32_t>(i / kStep);
             }
-            const Vec<T> s = weight<T, kind>(v, exponent);
-            const Vec<T> g = load_up_to(grad + i, n - i, T(0));
-            store_up_to(grad_scores + i, s, n - i);
-            active[num_active++] = static_cast<int32_t>(i / kLanes<T>);
-            recent_weights += s;
-            recent_weighted += s > 0 ? s * g : Vec<T>{};
+            group.store_up_to(grad_scores + i, n - i);
         }
         weights += sum<T>(recent_weights);
         weighted += sum<T>(recent_weighted);
     }
     const T mean = static_cast<T>(weights > 0 ? weighted / weights : 0);
     double by_alpha = 0;
-    for (int64_t k = 0; k < num_active; ++k) {
-        const int64_t i = int64_t(active[k]) * kLanes<T>;
-        const Vec<T> s = load_up_to(grad_scores + i, n - i, T(0));
-        const Vec<T> g = load_up_to(grad + i, n - i, T(0));
-        const Vec<T> centred = s > 0 ? g - mean : Vec<T>{};
-        store_up_to(grad_scores + i, s * centred, n - i);
-        if (grad_alpha) by_alpha += sum<T>(alpha_slope<T>(load_up_to(p + i, n - i, T(0)), s, a) * centred);
+    for (int64_t index = 0; index < num_active; ++index) {
+        const int64_t i = int64_t(active[index]) * kStep;
+        Group<T> group = Group<T>::load_up_to(grad_scores + i, n - i, T(0));
+        const Group<T> g = Group<T>::load_up_to(grad + i, n - i, T(0));
+        Vec<T> recent = {};
+        for (int k = 0; k < kGroup; ++k) {
+            const Vec<T> s = group.v[k], centred = s > 0 ? g.v[k] - mean : Vec<T>{};
+            group.v[k] = s * centred;
+            if (grad_alpha) {
+                const Vec<T> v = load_up_to(p + i + k * kLanes<T>, n - i - k * kLanes<T>, T(0));
+                recent += alpha_slope<T>(v, s, a) * centred;
+            }
+        }
+        group.store_up_to(grad_scores + i, n - i);
+        by_alpha += sum<T>(recent);
     }
     if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
 }

@@ -67,14 +67,14 @@ template <class T> int64_t keep_above(T* z, int64_t count, T threshold) {
     return kept;
 }
 
-template <class T, class Power> Sums evaluate(const Power& power, const T* z, int64_t count) {
+template <bool is_rough, class T, class Power> Sums evaluate(const Power& power, const T* z, int64_t count) {
     const int64_t block = kCarryEvery * kLanes<T>;
     Sums sums = {0, 0, 0};
     for (int64_t from = 0; from < count; from += block) {
         const int64_t to = std::min(count, from + block);
         Terms<T> total = {};
         for (int64_t i = from; i < to; i += kLanes<T>) {
-            const Terms<T> terms = power.terms(load(z + i));
+            const Terms<T> terms = power.terms(load(z + i), is_rough);
             total.prob += terms.prob;
             total.slope += terms.slope;
             total.bend += terms.bend;
@@ -86,19 +86,25 @@ template <class T, class Power> Sums evaluate(const Power& power, const T* z, in
     return sums;
 }
 
+// Once the sum is this close to one, the next step is taken from an exact one.
+constexpr double kRoughUntil = 1.3;
+
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
     const double limit = power.limit(static_cast<double>(count))[0], curvature = power.curvature()[0];
+    bool is_rough = Power::has_rough;
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
-        const Sums s = evaluate(power, z, count);
+        const Sums s = is_rough ? evaluate<Power::has_rough>(power, z, count) : evaluate<false>(power, z, count);
         const double gain = power.gain(s.prob);
         const double newton = s.prob / s.slope * gain;
         const double bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
-        const double lower_bound = at + newton;
+        // A rough sum may be off by one percent.
+        const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);
         at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
-        if (std::fabs(s.prob - 1) <= power.tolerance) break;
+        if (!is_rough && std::fabs(s.prob - 1) <= power.tolerance) break;
+        if (s.prob < kRoughUntil) is_rough = false;
         if (Power::is_linear) {
             // The slope counts the support; once that stays, the step is exact.
             if (s.slope == settled) break;
@@ -110,12 +116,15 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
     return at;
 }
 
-// Stores write(z) for every vector of the row that has an entry above `threshold`, and clears the others.
+// Stores write(z) for every vector of the row, but clears groups of them with no entry above `threshold`.
 template <class T, class Write>
 ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, const Write& write) {
-    for (int64_t i = 0; i < n; i += kLanes<T>) {
-        const Vec<T> z = load_up_to(x + i, n - i, -kInfinity<T>) - top;
-        store_up_to(out + i, any<T>(z > threshold) ? write(z) : Vec<T>{}, n - i);
+    for (int64_t i = 0; i < n; i += kGroup * kLanes<T>) {
+        Group<T> group = Group<T>::load_up_to(x + i, n - i, -kInfinity<T>);
+        for (auto& v : group.v) v -= top;
+        const bool is_empty = !group.any_above(threshold);
+        for (auto& v : group.v) v = is_empty ? Vec<T>{} : write(v);
+        group.store_up_to(out + i, n - i);
     }
 }
 

@@ -40,6 +40,7 @@ template <class T>
 int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
                 int threads) {
     if (const int64_t bad = bad_alpha(alpha, num_alphas)) return bad;
+    prefer_large_pages(probs, rows * n);
     const auto row_at = [=](int64_t row) {
         const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
         return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha};
@@ -59,9 +60,10 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
 template <class T>
 int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alphas, T* grad_scores, T* grad_alpha,
                  int64_t rows, int64_t n, int threads) {
-    const int64_t num_vectors = n / kLanes<T> + 1;
+    prefer_large_pages(grad_scores, rows * n);
+    const int64_t num_groups = n / (kGroup * kLanes<T>) + 1;
     const bool done =
-        for_parts_of_rows<int32_t>(rows, n, threads, num_vectors, [=](int64_t first, int64_t last, int32_t* active) {
+        for_parts_of_rows<int32_t>(rows, n, threads, num_groups, [=](int64_t first, int64_t last, int32_t* active) {
             for (int64_t row = first; row < last; ++row) {
                 const int64_t at = row * n;
                 const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;

@@ -55,11 +55,12 @@ template <class T> ANYMAX_INLINE Vec<T> general_gain(Vec<T> a, Vec<T> s) {
 
 // The four ways to take the power 1/a. Each knows where its search starts and what it cannot pass with n entries, how to turn
 // z into terms, gain(S), and the factor of the bend; `at` is theta, but lambda for NearExponential. A vector holds entries of
-// one row, or one entry each of several rows.
+// one row, or one entry each of several rows. A power that is dear has a rough form for the first steps of the search.
 
 template <class T> struct Linear {  // alpha = 2
     Split<T> at;
     explicit Linear(Vec<T>) {}
+    static constexpr bool has_rough = false;
     static constexpr bool is_linear = true;
     // The sum has a kink wherever an entry leaves: only a settled support ends the search.
     static constexpr double tolerance = 0;
@@ -74,7 +75,7 @@ template <class T> struct Linear {  // alpha = 2
         const Vec<T> b = at.below(z);
         return b > 0 ? b : Vec<T>{};
     }
-    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
         const Vec<T> p = prob(z);
         return {p, p > 0 ? splat<T>(1) : Vec<T>{}, Vec<T>{}};
     }
@@ -83,6 +84,7 @@ template <class T> struct Linear {  // alpha = 2
 template <class T> struct Square {  // alpha = 1.5
     Split<T> at;
     explicit Square(Vec<T>) {}
+    static constexpr bool has_rough = false;
     static constexpr bool is_linear = false;
     static constexpr double exponent() { return 0.5; }
     static Vec<T> curvature() { return splat<T>(0.25); }
@@ -100,7 +102,7 @@ template <class T> struct Square {  // alpha = 1.5
         const Vec<T> b = base(z);
         return b * b;
     }
-    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
         const Vec<T> b = base(z);
         return {b * b, b, b > 0 ? splat<T>(1) : Vec<T>{}};
     }
@@ -111,6 +113,7 @@ template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zer
     Vec<T> a, inverse;
     double tolerance;
     static constexpr bool is_linear = false;
+    static constexpr bool has_rough = sizeof(T) == 4;
     double exponent() const { return a[0]; }
     // Above alpha = 1.5 the second derivative has poles at the edge of the support.
     Vec<T> curvature() const { return a > T(0.5) ? Vec<T>{} : (1 - a) / 2; }
@@ -118,17 +121,19 @@ template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zer
     double threshold(double place) const { return place; }
     explicit Root(Vec<T> a) : a(a), inverse(1 / a) {
         const T largest = maximum<T>(a);
-        tolerance = sizeof(T) == 8 ? 1e-9 : largest < 0.4 ? 1e-3 : largest < 0.6 ? 1e-5 : 5e-7;
+        tolerance = sizeof(T) == 8 ? 1e-9 : largest < 0.4 ? 1e-3 : largest < 0.75 ? 3e-5 : 3e-6;
     }
     Vec<T> start() const { return -inverse; }
     double gain(double s) const { return general_gain(a[0], s); }
     Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
-    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool is_rough = false) const {
         const Vec<T> b = at.below(z) * a;
         const Mask<T> chosen = b > 0;
         const Vec<T> safe = chosen ? b : splat<T>(1);
-        const Vec<T> power = exponential(logarithm(safe) * inverse);
+        Vec<T> power;
+        if constexpr (sizeof(T) == 4) power = is_rough ? rough_power(safe, inverse) : exponential(logarithm(safe) * inverse);
+        else power = exponential(logarithm(safe) * inverse);
         const Vec<T> p = chosen ? power : Vec<T>{};
         const Vec<T> reciprocal = 1 / safe;
         return {p, p * reciprocal, p * reciprocal * reciprocal};
@@ -139,6 +144,7 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
     Split<T> at;
     Vec<T> a, inverse;
     static constexpr bool is_linear = false;
+    static constexpr bool has_rough = false;
     double exponent() const { return a[0]; }
     Vec<T> curvature() const { return (1 - a) / 2; }
     Vec<T> limit(double n) const { return splat(static_cast<T>(std::log(n))); }
@@ -149,7 +155,7 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
     double gain(double s) const { return general_gain(a[0], s); }
     Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
-    ANYMAX_INLINE Terms<T> terms(Vec<T> z) const {
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
         const Vec<T> t = at.below(z) * a;
         const Mask<T> chosen = t > -1;
         const Vec<T> safe = chosen ? t : Vec<T>{};

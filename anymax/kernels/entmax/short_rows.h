@@ -34,11 +34,12 @@ template <class T> void store_columns(const Member<T>* rows, int64_t n, Vec<T>* 
     }
 }
 
-template <class T, class Power> ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int64_t count) {
+template <bool is_rough, class T, class Power>
+ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int64_t count) {
     // Two chains of sums: shorter waits, and half the rounding.
     Terms<T> even = {}, odd = {};
     for (int64_t j = 0; j < count; j += 2) {
-        const Terms<T> first = power.terms(z[j]), second = power.terms(z[j + 1]);
+        const Terms<T> first = power.terms(z[j], is_rough), second = power.terms(z[j + 1], is_rough);
         even.prob += first.prob;
         even.slope += first.slope;
         even.bend += first.bend;
@@ -54,8 +55,10 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
     power.at.set_lanes(power.start());
     const Vec<T> limit = power.limit(static_cast<double>(count)), curvature = power.curvature();
     Vec<T> settled = {};
+    bool is_rough = Power::has_rough;
     for (int step = 0; step < 50; ++step) {
-        const Terms<T> s = evaluate_columns<T>(power, z, count);
+        const Terms<T> s = is_rough ? evaluate_columns<Power::has_rough, T>(power, z, count)
+                                    : evaluate_columns<false, T>(power, z, count);
         const Vec<T> gain = power.gain(s.prob);
         const Vec<T> newton = s.prob / s.slope * gain;
         const Vec<T> bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
@@ -65,7 +68,8 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
         const Vec<T> excess = s.prob - 1;
         const T tolerance = static_cast<T>(power.tolerance);
         const Mask<T> done = Power::is_linear ? s.slope == settled : (excess <= tolerance) & (excess >= -tolerance);
-        if (!any<T>(~(done | skip))) break;
+        if (!is_rough && !any<T>(~(done | skip))) break;
+        if (!any<T>((s.prob > T(kRoughUntil)) & ~skip)) is_rough = false;
         settled = s.slope;
     }
 }

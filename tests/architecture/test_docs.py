@@ -1,0 +1,82 @@
+"""The pages: examples run and print what they show, links lead somewhere, the index is complete."""
+
+import contextlib
+import importlib.util
+import io
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+# Written by a measurement: a link to it is checked once it is there.
+MEASURED = DOCS / "results" / "mappings.md"
+SMALL = 150_000
+
+
+class Example(NamedTuple):
+    line: int
+    code: str
+    output: str | None
+
+
+def examples(page: Path) -> list[Example]:
+    """The Python blocks of a page in order, each with the text block that follows it at once, if any."""
+    text = page.read_text()
+    pattern = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+    return [Example(text[: match.start(1)].count("\n"), match[1], match[2]) for match in pattern.finditer(text)]
+
+
+def links(page: Path) -> list[str]:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [link.partition("#")[0] for link in found if not re.match(r"https?:|#", link)]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# torch's own, when torch.func.hessian is first called.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
+def test_examples_print_what_the_page_shows(page: Path):
+    names: dict[str, object] = {"__name__": "example"}
+    for example in examples(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            # Padded, so that an error shows the line of the page.
+            exec(compile("\n" * example.line + example.code, page, "exec"), names)
+        assert example.output is None or printed.getvalue() == example.output
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page: Path):
+    targets = [(page.parent / link).resolve() for link in links(page)]
+    missing = [target for target in targets if not target.exists() and target != MEASURED]
+    assert missing == []
+
+
+def test_the_index_names_every_page():
+    listed = {(DOCS / link).resolve() for link in links(DOCS / "README.md")}
+    pages = {page for page in PAGES if DOCS in page.parents} - {DOCS / "README.md"}
+    assert sorted(map(name, pages - listed)) == []
+
+
+def test_links_are_told_from_addresses_and_code(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("[a](b.md#c) [d](https://e.org) [f](#g)\n```\n[h](i.md)\n```\n![j](k.png)\n")
+    assert links(page) == ["b.md", "k.png"]
+
+
+def test_the_picture_can_be_drawn_again_and_is_small(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    spec = importlib.util.spec_from_file_location("simplex", DOCS / "pictures" / "simplex.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.draw(tmp_path / "mappings.png")
+    for picture in (tmp_path / "mappings.png", DOCS / "pictures" / "mappings.png"):
+        assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < SMALL

@@ -1,0 +1,55 @@
+"""Public names: each is documented, is found where it is promised, and is known to type checkers."""
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import anymax
+
+FOLDER = Path(anymax.__path__[0])
+FILES = sorted(file.relative_to(FOLDER.parent) for file in FOLDER.rglob("*.py") if file.name != "__main__.py")
+MODULES = [".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in FILES]
+STUB = ast.parse((FOLDER / "__init__.pyi").read_text())
+
+
+def public_names(module: ModuleType) -> list[str]:
+    return list(module.__all__) if hasattr(module, "__all__") else []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_and_its_public_names_are_documented(name: str):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    without = [
+        public for public in public_names(module) if not public.startswith("__") and not getattr(module, public).__doc__
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize("name", anymax.__all__)
+def test_a_top_level_name_is_found_and_listed(name: str):
+    assert getattr(anymax, name) is not None
+    assert name in dir(anymax)
+
+
+def test_no_name_is_promised_twice():
+    assert len(set(anymax.__all__)) == len(anymax.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="no attribute 'softmaks'"):
+        _ = anymax.softmaks
+
+
+def test_the_stub_lists_the_same_names_from_the_same_homes():
+    (listed,) = [ast.literal_eval(node.value) for node in STUB.body if isinstance(node, ast.Assign)]
+    assert sorted(listed) == sorted(anymax.__all__)
+    imports = [
+        (node.module, alias.name) for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert sorted(name for _, name in imports) == sorted(dir(anymax))
+    for home, name in imports:
+        assert getattr(importlib.import_module(home), name) is getattr(anymax, name)
