@@ -44,7 +44,10 @@ def choose(backends: dict[str, Backend], scores: Tensor) -> str:
     if _named is not None:
         reason = backends[_named].why_unsupported(scores) if _named in backends else "this kernel has no such backend"
         if reason is not None:
-            raise RuntimeError(f"the {_named} backend was asked for by name but cannot run: {reason}; leave use_backend(...) out to let anymax choose")
+            raise RuntimeError(
+                f"the {_named} backend was asked for by name but cannot run: {reason}; "
+                "leave use_backend(...) out to let anymax choose"
+            )
         return _named
     return next(name for name in NAMES if name in backends and backends[name].why_unsupported(scores) is None)
 

@@ -59,7 +59,7 @@ def build(target: Path, extra_flags: list[str] | None = None) -> bool:
             flags = [*FLAGS, *level_flags, *(extra_flags or []), f"-I{FOLDER}", "-o", str(output)]
             result = subprocess.run([*command, *flags, *map(str, sources())], capture_output=True, text=True)
             if result.returncode != 0:
-                print(f"anymax: compiling the {level} kernels failed, they run through the torch reference\n{result.stderr}")
+                print(f"anymax: compiling the {level} kernels failed, the torch reference serves\n{result.stderr}")
                 return False
             if result.stderr:
                 print(result.stderr)

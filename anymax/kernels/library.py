@@ -76,7 +76,7 @@ def _function(level: str, name: str, arguments: str) -> "ctypes._NamedFuncPointe
     function = getattr(_load(level), name)
     function.argtypes = [types[letter] for letter in arguments]
     function.restype = ctypes.c_int64
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def function(name: str, arguments: str) -> "ctypes._NamedFuncPointer":

@@ -49,7 +49,7 @@ inline int threads_for(int64_t rows, int64_t entries, int available) {
 template <class T, class Work>
 bool for_parts_of_rows(int64_t rows, int64_t n, int available, int64_t scratch_size, const Work& work) {
     const int threads = threads_for(rows, rows * n, available);
-    const int64_t part = std::max<int64_t>(1, std::min<int64_t>(128, rows / (threads * 4)));
+    const int64_t part = std::max<int64_t>(1, std::min<int64_t>(512, rows / (threads * 4)));
     const int64_t num_parts = (rows + part - 1) / part;
     bool enough_memory = true;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)

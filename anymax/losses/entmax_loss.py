@@ -30,8 +30,8 @@ def entmax_loss(
     Args:
         scores: classes in the last dimension, any leading shape.
         target: classes (integers, in the leading shape) or distributions (floating point, in the shape of scores).
-        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 in the last dimension, which
-            gets a gradient.
+        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 in the last dimension,
+            which gets a gradient.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
         ignore_index: the class of rows to leave out; if all are, the loss is zero.
         label_smoothing: how much of the target to spread evenly over all classes.
@@ -89,7 +89,7 @@ def _safe_log(probs_RN: Tensor) -> Tensor:
 
 
 def _entire(t_RN: Tensor, ratio: Callable[[int], float], formula: Callable[[Tensor], Tensor]) -> Tensor:
-    """A function that is 1 at zero: its formula away from zero, near it its series, from the ratios of its coefficients."""
+    """A function that is 1 at zero: by its formula, and near zero by its series, from the ratios of coefficients."""
     near_RN = t_RN.abs() < 0.5
     small_RN = torch.where(near_RN, t_RN, 0)
     series_RN = torch.ones_like(t_RN)
@@ -126,7 +126,7 @@ class _Conjugate(torch.autograd.Function):
 
     @staticmethod
     def forward(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
-        return kernel.entmax_conjugate(scores_RN, alpha_A)  # type: ignore[no-any-return]
+        return kernel.entmax_conjugate(scores_RN, alpha_A)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
@@ -143,3 +143,7 @@ class _Conjugate(torch.autograd.Function):
         if not ctx.needs_input_grad[1]:
             return grad_scores_RN, None
         return grad_scores_RN, sum_over_rows(-grad_R * tsallis_by_alpha(probs_RN, alpha_A), alpha_A)
+
+
+# Compiling a vmap inlines the Function's forward; the operator then needs the gradient itself.
+torch.library.register_autograd("anymax::entmax_conjugate", _Conjugate.backward, setup_context=_Conjugate.setup_context)

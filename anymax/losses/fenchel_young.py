@@ -27,9 +27,9 @@ def fenchel_young_loss(
         scores: classes in the last dimension, any leading shape.
         target: classes (integers, in the leading shape) or distributions (floating point, in the shape of scores).
         mapping: scores to the distribution that attains the maximum, along the last dimension.
-        omega: the regularizer of that mapping, as `regularized_argmax` takes it: one distribution, a vector, to a number.
-            It must be defined at zeros (`-torch.special.entr(p).sum()`, not `(p * p.log()).sum()`). A parameter inside it gets
-            its first derivative only; the scores get their second as well.
+        omega: the regularizer of that mapping, as `regularized_argmax` takes it: one distribution, a vector, to a
+            number. It must be defined at zeros (`-torch.special.entr(p).sum()`, not `(p * p.log()).sum()`). A parameter
+            inside it gets its first derivative only; the scores get their second as well.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
         ignore_index: the class of rows to leave out; if all are, the loss is zero.
         label_smoothing: how much of the target to spread evenly over all classes.
@@ -53,7 +53,7 @@ def _each_row(omega: Callable[[Tensor], Tensor], probs: Tensor) -> Tensor:
     rows = probs.reshape(-1, probs.shape[-1])
     if rows.shape[0] == 0:
         return probs.new_zeros(probs.shape[:-1])
-    return torch.func.vmap(omega)(rows).reshape(probs.shape[:-1])  # type: ignore[no-any-return]
+    return torch.func.vmap(omega)(rows).reshape(probs.shape[:-1])
 
 
 class _Maximum(torch.autograd.Function):

@@ -27,14 +27,17 @@ def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index
     if target.is_floating_point():
         if target.shape != scores.shape:
             raise ValueError(
-                f"a target of distributions must have the shape of scores {tuple(scores.shape)}, got {tuple(target.shape)}"
+                f"a target of distributions must have the shape of scores, {tuple(scores.shape)}, "
+                f"got {tuple(target.shape)}; integers are classes"
             )
         return
     if target.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"target must hold classes (int64 or int32) or distributions (floating point), got {target.dtype}")
+        raise TypeError(
+            f"target must hold classes (int64 or int32) or distributions (floating point), got {target.dtype}"
+        )
     if target.shape != scores.shape[:-1]:
         raise ValueError(
-            f"a target of classes must have the shape of scores without its last dimension, {tuple(scores.shape[:-1])}, "
+            f"a target of classes must have the shape of scores less the last dimension, {tuple(scores.shape[:-1])}, "
             f"got {tuple(target.shape)}"
         )
     n = scores.shape[-1]

@@ -28,18 +28,18 @@ def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 def check_dim(scores: Tensor, dim: int) -> None:
     if not -scores.dim() <= dim < scores.dim():
         raise ValueError(
-            f"dim must be one of the {scores.dim()} dimensions of scores, whose shape is {tuple(scores.shape)}, got {dim}"
+            f"dim must be one of the {scores.dim()} dimensions of scores, of shape {tuple(scores.shape)}, got {dim}"
         )
     if scores.shape[dim] == 0:
-        raise ValueError(
-            f"scores must have at least one entry along dim {dim}, got shape {tuple(scores.shape)}; there is nothing to choose"
-        )
+        raise ValueError(f"scores must have at least one entry along dim {dim}, got shape {tuple(scores.shape)}")
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a boolean tensor, true where an entry may be chosen, got {came}; convert with .bool()")
+        raise TypeError(
+            f"mask must be a boolean tensor, true where an entry may be chosen, got {came}; convert with .bool()"
+        )
     if not _broadcasts(mask.shape, scores.shape):
         raise ValueError(f"mask must broadcast to the shape of scores {tuple(scores.shape)}, got {tuple(mask.shape)}")
 
@@ -56,7 +56,7 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
 
 
 def check_values(name: str, rule: str, value: Tensor, is_right: Callable[[Tensor], Tensor]) -> None:
-    """Check the entries of a tensor argument where they can be read: not while tracing, under vmap or on an accelerator."""
+    """Check a tensor argument where its entries can be read: not while tracing, under vmap or on an accelerator."""
     if torch.compiler.is_compiling() or value.device.type != "cpu" or is_functorch_wrapped_tensor(value):
         return
     right = is_right(value.detach())

@@ -19,11 +19,12 @@ from anymax.mappings.arguments import check_per_row, map_rows, per_row, prepare
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Map scores to a distribution along `dim` that may be sparse.
 
-        argmax over p in the simplex of  <p, scores> + H_alpha(p),    H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1))
+        argmax over p in the simplex of  <p, scores> + H_alpha(p),    H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha -
+        1))
 
     Args:
-        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets a
-            gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser.
+        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets
+            a gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser.
         mask: true where an entry may be chosen; a row with none gets zeros.
 
     Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
@@ -54,8 +55,8 @@ class LearnedEntmax(nn.Module):
     """Entmax whose alpha is learned: alpha = 1 + sigmoid(a), so it stays between softmax and sparsemax.
 
     Args:
-        shape: of the alphas; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each head of a
-            (batch, heads, queries, keys) attention its own.
+        shape: of the alphas; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each head of
+            a (batch, heads, queries, keys) attention its own.
         initial: the alpha to start from, strictly between 1 and 2; by default a is drawn from N(0, 1).
 
     Correia et al. 2019.
@@ -111,7 +112,7 @@ def entmax_rows(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
     wants_gradient = torch.is_grad_enabled() and (scores_RN.requires_grad or alpha_A.requires_grad)
     if not wants_gradient and is_plain(scores_RN) and is_plain(alpha_A):
         return kernel.entmax_of_plain(scores_RN, alpha_A)
-    return _Entmax.apply(scores_RN, alpha_A)  # type: ignore[no-any-return]
+    return _Entmax.apply(scores_RN, alpha_A)
 
 
 class _Entmax(torch.autograd.Function):
@@ -119,7 +120,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
-        return kernel.entmax(scores_RN, alpha_A)  # type: ignore[no-any-return]
+        return kernel.entmax(scores_RN, alpha_A)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

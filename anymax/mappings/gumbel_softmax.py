@@ -22,7 +22,8 @@ def gumbel_softmax(
     """Draw softmax((scores + Gumbel noise) / tau) along `dim`.
 
     Args:
-        tau: temperature above zero; a number, or a tensor that broadcasts with size 1 along `dim`, which gets a gradient.
+        tau: temperature above zero; a number, or a tensor that broadcasts with size 1 along `dim`, which gets a
+            gradient.
         hard: straight-through: the value is exactly one-hot, the gradient that of the relaxed sample.
         generator: source of the noise; by default torch's global one.
 
@@ -44,7 +45,9 @@ def gumbel_softmax(
 def annealed_tau(step: int, *, rate: float, floor: float) -> float:
     """The temperature at a step of training: max(floor, exp(-rate * step))."""
     if rate < 0 or floor <= 0 or step < 0:
-        raise ValueError(f"rate and step must not be negative and floor must be above 0, got {rate=}, {step=}, {floor=}")
+        raise ValueError(
+            f"rate and step must not be negative and floor must be above 0, got {rate=}, {step=}, {floor=}"
+        )
     return max(floor, math.exp(-rate * step))
 
 

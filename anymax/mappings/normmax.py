@@ -15,11 +15,12 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
         argmax over p in the simplex of  <p, scores> - |p|_alpha
 
     Args:
-        alpha: greater than 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which gets a
-            gradient. The closer to 1, the sparser.
+        alpha: greater than 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which
+            gets a gradient. The closer to 1, the sparser.
 
     The optimality conditions give p proportional to [scores - tau]_+ ^ (1/(alpha-1)) with the alpha/(alpha-1) powers of
-    [scores - tau]_+ summing to one. Those powers are an entmax, so normmax is entmax of scaled scores, raised to 1/alpha.
+    [scores - tau]_+ summing to one. Those powers are an entmax, so normmax is entmax of scaled scores, raised to
+    1/alpha.
 
     Blondel et al. 2020.
     """

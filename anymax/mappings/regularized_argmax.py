@@ -18,8 +18,8 @@ def regularized_argmax(scores: Tensor, omega: Callable[[Tensor], Tensor]) -> Ten
         omega: maps one distribution, a vector, to a number; convex, and twice differentiable inside the simplex.
 
     A generic method, to check mappings by and to try a regularizer before writing its own: Newton's method with a
-    logarithmic barrier that fades, in double precision, O(n^3) per step. Use it for rows of up to a few hundred entries. It
-    carries no gradient. Entries the answer leaves out come out near 1e-12, not at zero.
+    logarithmic barrier that fades, in double precision, O(n^3) per step. Use it for rows of up to a few hundred
+    entries. It carries no gradient. Entries the answer leaves out come out near 1e-12, not at zero.
     """
     if scores.dim() == 0 or scores.shape[-1] == 0:
         raise ValueError(f"scores must have at least one entry in the last dimension, got shape {tuple(scores.shape)}")
@@ -56,10 +56,10 @@ def _newton_step(probs: Tensor, scores: Tensor, omega: Callable[[Tensor], Tensor
         return _objective(p, scores, omega, barrier)
 
     gradient = torch.func.grad(objective)(probs)
-    hessian = torch.func.hessian(objective)(probs)
+    hessian = torch.func.jacrev(torch.func.grad(objective))(probs)
     # In the variables step / p the barrier's part of the system is the identity, however small p becomes.
     scaled = hessian * probs[:, None] * probs[None, :]
-    system = torch.zeros(len(probs) + 1, len(probs) + 1, dtype=probs.dtype)
+    system = probs.new_zeros(len(probs) + 1, len(probs) + 1)
     system[:-1, :-1], system[:-1, -1], system[-1, :-1] = scaled, probs, probs
     right = torch.cat([-gradient * probs, probs.new_zeros(1)])
     return torch.linalg.lstsq(system, right[:, None]).solution[:-1, 0] * probs

@@ -13,11 +13,12 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
         argmin over 0 <= p <= 1, sum p = k, of  |p - scores|^2
 
     Args:
-        k: between 1 and the number of entries, whole or not; a number, or a tensor that broadcasts against `scores` with
-            size 1 along `dim`, which gets a gradient. A row with fewer than k entries left unmasked chooses all of them.
+        k: between 1 and the number of entries, whole or not; a number, or a tensor that broadcasts against `scores`
+            with size 1 along `dim`, which gets a gradient. A row with fewer than k entries left unmasked chooses all of
+            them.
 
-    The answer is clip(scores - tau, 0, 1). Its sum falls piecewise linearly in tau with corners at scores and scores - 1, so
-    tau is found by sorting the corners.
+    The answer is clip(scores - tau, 0, 1). Its sum falls piecewise linearly in tau with corners at scores and scores -
+    1, so tau is found by sorting the corners.
     """
     prepared = prepare(scores, dim, mask)
     n = prepared.shape[dim]
@@ -58,7 +59,7 @@ def _marginals(scores: Tensor, total: Tensor) -> Tensor:
 
 
 def _threshold(scores: Tensor, available: Tensor, total: Tensor) -> Tensor:
-    """Where the clipped scores sum to `total`: corners sorted, the sum at each by prefix sums, the segment interpolated."""
+    """Where the clipped scores sum to `total`: sort the corners, find the sum at each, interpolate between two."""
     wide = scores.to(widest(scores))
     lowest = torch.where(available, wide, 0).amin(-1, keepdim=True)
     # Entries that may not be chosen stand below every corner that matters.

@@ -16,14 +16,15 @@ def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None
     _check_k(k, scores, dim)
     top = prepared.topk(k, dim=dim, sorted=False)
     probs = torch.zeros_like(prepared).scatter(dim, top.indices, sparsemax(top.values, dim=dim))
-    return probs.to(scores.dtype)
+    # A NaN spoils its whole row, as it does elsewhere.
+    return probs.masked_fill(probs.isnan().any(dim, keepdim=True), torch.nan).to(scores.dtype)
 
 
 def topk_sparsemax_is_exact(probs: Tensor, k: int, *, dim: int = -1) -> Tensor:
     """For each row of a top-k sparsemax, true where it is certain to equal sparsemax; `dim` is gone from the shape.
 
-    A support smaller than k proves it: no score that was left out could have entered. A support of k proves nothing, unless
-    nothing was left out.
+    A support smaller than k proves it: no score that was left out could have entered. A support of k proves nothing,
+    unless nothing was left out.
     """
     check_dim(probs, dim)
     _check_k(k, probs, dim)

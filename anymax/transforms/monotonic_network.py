@@ -39,7 +39,7 @@ def monotonic_network(scores: Tensor, units: Units, *, chunk: int = 128) -> Tens
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
     _check_at_least_one("chunk", chunk, "128 is usual")
-    return _MonotonicNetwork.apply(scores, chunk, *units)  # type: ignore[no-any-return, no-untyped-call]
+    return _MonotonicNetwork.apply(scores, chunk, *units)
 
 
 class MonotonicNetwork(nn.Module):

@@ -31,7 +31,7 @@ def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
     Ganea et al. 2019.
     """
     _check(scores, slopes, bound)
-    return _Plif.apply(scores, slopes, bound)  # type: ignore[no-any-return, no-untyped-call]
+    return _Plif.apply(scores, slopes, bound)
 
 
 class PLIF(nn.Module):
@@ -81,7 +81,7 @@ class _Plif(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
-        return kernel.plif(scores, slopes, bound)  # type: ignore[no-any-return]
+        return kernel.plif(scores, slopes, bound)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
@@ -97,6 +97,10 @@ class _Plif(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             return *kernel.plif_backward_both(grad, scores, slopes, ctx.bound), None
         return kernel.plif_backward(grad, scores, slopes, ctx.bound), None, None
+
+
+# Compiling a vmap inlines the Function's forward; the operator then needs the gradient itself.
+torch.library.register_autograd("anymax::plif", _Plif.backward, setup_context=_Plif.setup_context)
 
 
 def _check(scores: Tensor, slopes: Tensor, bound: float) -> None:

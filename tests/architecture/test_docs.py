@@ -41,7 +41,6 @@ def name(page: Path) -> str:
 
 
 # torch's own, when torch.func.hessian is first called.
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_examples_print_what_the_page_shows(page: Path):
     names: dict[str, object] = {"__name__": "example"}

@@ -39,8 +39,6 @@ LOSSES = [name for name in SIGNATURES if name.endswith("_loss")]
 LOSS_MODULES = [name for name in SIGNATURES if name.endswith("Loss")]
 HALVES = [torch.float16, torch.bfloat16]
 TARGET = torch.tensor([0, 3, 4, 1])
-# Dynamo makes an instance of every autograd.Function it traces, which torch itself warns about.
-traces_function = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 
 def scores(*shape: int, seed: int = 0) -> Tensor:
@@ -352,7 +350,6 @@ def compiled():
     torch.compiler.reset()
 
 
-@traces_function
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_mappings_compile_to_one_graph(name, compiled):
     x, weights = scores(4, 5).requires_grad_(), scores(4, 5, seed=1)
@@ -364,7 +361,6 @@ def test_mappings_compile_to_one_graph(name, compiled):
     )
 
 
-@traces_function
 def test_a_learned_alpha_compiles_to_one_graph(compiled):
     x, alpha = scores(4, 5), torch.tensor([[1.2], [1.5], [2.0], [3.0]], dtype=torch.float64, requires_grad=True)
     for function in (lambda a: entmax.entmax_bisect(x, a)[:, 0], lambda a: entmax.entmax_bisect_loss(x, TARGET, a)):
@@ -373,7 +369,6 @@ def test_a_learned_alpha_compiles_to_one_graph(compiled):
         torch.testing.assert_close(torch.autograd.grad(graph.sum(), alpha), torch.autograd.grad(eager.sum(), alpha))
 
 
-@traces_function
 @pytest.mark.parametrize("name", LOSS_MODULES)
 def test_loss_modules_compile_to_one_graph(name, compiled):
     x, module = scores(4, 5).requires_grad_(), getattr(entmax, name)()

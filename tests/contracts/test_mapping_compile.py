@@ -5,9 +5,6 @@ import torch
 
 from tests.contracts.test_mapping import MEMBERS, Member
 
-# Raised by torch's own tracing of any autograd.Function.
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-
 
 @pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if not member.is_random])
 def test_compiles_whole_and_agrees_with_eager(name: str) -> None:

@@ -132,7 +132,6 @@ def test_vmap_and_grad_compose_in_any_order() -> None:
         torch.testing.assert_close(whole[name], per_row[name].sum(0))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_equals_eager() -> None:
     network = MonotonicNetwork(10, chunk=4)
     scores = torch.randn(5, 3, requires_grad=True)

@@ -174,7 +174,6 @@ def test_vmap_and_grad_compose_in_any_order() -> None:
     torch.testing.assert_close(ensemble, torch.stack([loss(weight, rows), loss(2 * weight, rows)]))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_equals_eager() -> None:
     transform = random_plif(100, 2.0)
     scores = (torch.randn(8, 9) * 2).requires_grad_()

@@ -4,8 +4,8 @@ With a = alpha - 1 and u = z - lambda, where the row's maximum is already subtra
 
     p = [1 + a u]_+ ^ (1/a) = exp(log1p(a u) / a),    which is exp(u) at a = 0,
 
-for the one lambda at which a row sums to one. It lies in [0, (1 - n^-a) / a]. Newton's method on S(lambda)^a, where S is the
-sum, is kept inside that bracket. Shapes: R rows, N entries, A is R or 1.
+for the one lambda at which a row sums to one. It lies in [0, (1 - n^-a) / a]. Newton's method on S(lambda)^a, where S
+is the sum, is kept inside that bracket. Shapes: R rows, N entries, A is R or 1.
 """
 
 import torch
@@ -58,8 +58,8 @@ def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
 def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients by the scores and, one number per row, by alpha.
 
-    At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so that
-    the row still sums to one, which centres the incoming gradient.
+    At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so
+    that the row still sums to one, which centres the incoming gradient.
     """
     weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
     wide_RN = probs_RN.to(weight_RN.dtype)

@@ -107,7 +107,7 @@ template <class T, class Power> void entmax_columns(const Member<T>* rows, int64
     }
 }
 
-template <class T> void short_rows_of(Kind kind, const Member<T>* rows, int64_t n, Vec<T>* columns) {
+template <class T> void entmax_columns_of(Kind kind, const Member<T>* rows, int64_t n, Vec<T>* columns) {
     switch (kind) {
         case Kind::kLinear: return entmax_columns<T, Linear<T>>(rows, n, columns);
         case Kind::kSquare: return entmax_columns<T, Square<T>>(rows, n, columns);
@@ -117,30 +117,49 @@ template <class T> void short_rows_of(Kind kind, const Member<T>* rows, int64_t 
     }
 }
 
-// Rows of the same kind travel together; what does not fill a vector, and the kinds with a search of their own, go alone.
+// Rows travel together with rows of the same kind, and of an alpha that takes as many steps. A few that do not fill a vector,
+// and the kinds with a search of their own, go alone.
 template <class T, class RowAt>
 void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, Vec<T>* columns) {
-    constexpr Kind kTogether[] = {Kind::kNearExponential, Kind::kRoot, Kind::kSquare, Kind::kLinear};
-    Member<T> waiting[6][kLanes<T>];
-    int num_waiting[6] = {};
-    const auto alone = [&](const Member<T>& m) { long_row(m.x, m.alpha, m.out, m.conjugate, n, reinterpret_cast<T*>(columns)); };
+    struct Company {
+        Kind kind;
+        int count = 0;
+        Member<T> members[kLanes<T>] = {};
+    };
+    Company companies[] = {{Kind::kNearExponential}, {Kind::kRoot}, {Kind::kRoot}, {Kind::kRoot}, {Kind::kSquare}, {Kind::kLinear}};
+    const auto company_of = [&](double a) -> Company* {
+        switch (kind_of(a)) {
+            case Kind::kNearExponential: return companies;
+            case Kind::kRoot: return companies + (a < 0.4 ? 1 : a < 0.75 ? 2 : 3);
+            case Kind::kSquare: return companies + 4;
+            case Kind::kLinear: return companies + 5;
+            default: return nullptr;
+        }
+    };
+    const auto alone = [&](const Member<T>& m) {
+        long_row(m.x, m.alpha, m.out, m.conjugate, n, reinterpret_cast<T*>(columns));
+    };
     for (int64_t row = first; row < last; ++row) {
         const Member<T> member = row_at(row);
-        const Kind kind = kind_of(member.alpha - 1);
-        if (kind == Kind::kSoftmax || kind == Kind::kSteep) {
+        Company* company = company_of(member.alpha - 1);
+        if (!company) {
             alone(member);
             continue;
         }
-        int& count = num_waiting[static_cast<int>(kind)];
-        Member<T>* group = waiting[static_cast<int>(kind)];
-        group[count++] = member;
-        if (count == kLanes<T>) {
-            short_rows_of<T>(kind, group, n, columns);
-            count = 0;
+        company->members[company->count++] = member;
+        if (company->count < kLanes<T>) continue;
+        entmax_columns_of(company->kind, company->members, n, columns);
+        company->count = 0;
+    }
+    for (Company& company : companies) {
+        if (company.count > kLanes<T> / 4) {
+            // The last one fills the empty lanes: the same answer, written again.
+            for (int i = company.count; i < kLanes<T>; ++i) company.members[i] = company.members[company.count - 1];
+            entmax_columns_of(company.kind, company.members, n, columns);
+        } else {
+            for (int i = 0; i < company.count; ++i) alone(company.members[i]);
         }
     }
-    for (const Kind kind : kTogether)
-        for (int i = 0; i < num_waiting[static_cast<int>(kind)]; ++i) alone(waiting[static_cast<int>(kind)][i]);
 }
 
 }  // namespace anymax
