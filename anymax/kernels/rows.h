@@ -39,18 +39,23 @@ template <class T> void prefer_large_pages([[maybe_unused]] T* memory, [[maybe_u
 #endif
 }
 
-inline int threads_for(int64_t rows, int64_t entries, int available) {
-    const int64_t useful = std::min(rows, 1 + entries / kEntriesPerThread);
+inline int threads_for(int64_t parts, int64_t entries, int available) {
+    const int64_t useful = std::min(parts, 1 + entries / kEntriesPerThread);
     return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(useful, available)));
+}
+
+// How many rows a thread takes at a time: enough parts to balance, of at least `least` rows, whatever the number of threads,
+// so that results do not depend on it.
+inline int64_t rows_per_part(int64_t rows, int64_t least) {
+    return std::min<int64_t>(512, std::max<int64_t>(1, rows / 64 / least) * least);
 }
 
 // Calls work(first, last, scratch) for parts of the rows, with `scratch_size` entries of scratch per thread.
 // Returns false, with rows left undone, only if memory ran out.
 template <class T, class Work>
-bool for_parts_of_rows(int64_t rows, int64_t n, int available, int64_t scratch_size, const Work& work) {
-    const int threads = threads_for(rows, rows * n, available);
-    const int64_t part = std::max<int64_t>(1, std::min<int64_t>(512, rows / (threads * 4)));
+bool for_parts_of_rows(int64_t rows, int64_t n, int64_t part, int available, int64_t scratch_size, const Work& work) {
     const int64_t num_parts = (rows + part - 1) / part;
+    const int threads = threads_for(num_parts, rows * n, available);
     bool enough_memory = true;
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)
     {

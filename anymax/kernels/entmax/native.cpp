@@ -47,7 +47,8 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
     };
     const bool is_short = n <= kShortRow<T>;
     const int64_t scratch_size = is_short ? (n + kLanes<T>) * kLanes<T> : n + 2 * kLanes<T>;
-    const bool done = for_parts_of_rows<T>(rows, n, threads, scratch_size, [=](int64_t first, int64_t last, T* scratch) {
+    const int64_t part = rows_per_part(rows, is_short ? 2 * kLanes<T> : 1);
+    const bool done = for_parts_of_rows<T>(rows, n, part, threads, scratch_size, [=](int64_t first, int64_t last, T* scratch) {
         if (is_short) return short_rows<T>(first, last, n, row_at, reinterpret_cast<Vec<T>*>(scratch));
         for (int64_t row = first; row < last; ++row) {
             const Member<T> m = row_at(row);
@@ -62,8 +63,9 @@ int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alph
                  int64_t rows, int64_t n, int threads) {
     prefer_large_pages(grad_scores, rows * n);
     const int64_t num_groups = n / (kGroup * kLanes<T>) + 1;
+    const int64_t part = rows_per_part(rows, 1);
     const bool done =
-        for_parts_of_rows<int32_t>(rows, n, threads, num_groups, [=](int64_t first, int64_t last, int32_t* active) {
+        for_parts_of_rows<int32_t>(rows, n, part, threads, num_groups, [=](int64_t first, int64_t last, int32_t* active) {
             for (int64_t row = first; row < last; ++row) {
                 const int64_t at = row * n;
                 const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;

@@ -1,0 +1,165 @@
+"""The native entmax against the reference, which defines it, on odd shapes, hard values and every instruction level."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from anymax.kernels import entmax as ops
+from anymax.kernels import library
+from anymax.kernels.entmax import native, reference
+
+ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.33, 1.5, 1.7, 1.9, 1.99, 2.0, 2.5, 4.0]
+WIDTHS = [1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 127, 128, 129, 255, 600, 5000]
+
+
+@pytest.fixture(params=library.machine_levels(), autouse=True)
+def level(request: pytest.FixtureRequest):
+    with library.use_cpu_level(request.param):
+        if library.why_missing() is not None:
+            pytest.skip(library.why_missing())
+        yield request.param
+
+
+def assert_agree(scores_RN: Tensor, alpha_A: Tensor) -> None:
+    """Forward, conjugate and both gradients of the two backends."""
+    atol = 3e-6 if scores_RN.dtype == torch.float32 else 1e-9
+    probs_RN, maxima_R = native.conjugate(scores_RN, alpha_A)
+    wanted_RN, wanted_R = reference.conjugate(scores_RN, alpha_A)
+    torch.testing.assert_close(probs_RN, wanted_RN, rtol=0, atol=atol, equal_nan=True)
+    torch.testing.assert_close(maxima_R, wanted_R, rtol=1e-6, atol=atol, equal_nan=True)
+    torch.testing.assert_close(native.forward(scores_RN, alpha_A), probs_RN, rtol=0, atol=0, equal_nan=True)
+    grad_RN = torch.randn_like(scores_RN)
+    both = native.backward_both(grad_RN, wanted_RN, alpha_A)
+    torch.testing.assert_close(
+        both, reference.backward_both(grad_RN, wanted_RN, alpha_A), rtol=2e-5, atol=2e-5, equal_nan=True
+    )
+    torch.testing.assert_close(native.backward(grad_RN, wanted_RN, alpha_A), both[0], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_agrees_with_the_reference_on_odd_widths(alpha: float, dtype: torch.dtype) -> None:
+    for n in WIDTHS:
+        for scale in (0.05, 1.0, 6.0):
+            assert_agree(torch.randn(11, n, dtype=dtype) * scale, torch.tensor([alpha], dtype=dtype))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 7, 8, 9, 15, 16, 17, 300])
+def test_rows_of_different_alpha_do_not_disturb_each_other(num_rows: int) -> None:
+    scores_RN = torch.randn(num_rows, 37)
+    alpha_R = torch.tensor(ALPHAS)[torch.randint(len(ALPHAS), (num_rows,))]
+    assert_agree(scores_RN, alpha_R)
+    together = native.forward(scores_RN, alpha_R)
+    for row in range(num_rows):
+        alone = native.forward(scores_RN[row : row + 1].contiguous(), alpha_R[row : row + 1].contiguous())
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("n", [5, 64, 700])
+def test_ties_and_constant_rows_are_shared_evenly(n: int) -> None:
+    for alpha in ALPHAS:
+        probs = native.forward(torch.full((9, n), 3.25), torch.tensor([alpha]))
+        torch.testing.assert_close(probs, torch.full((9, n), 1 / n), rtol=3e-6, atol=0)
+
+
+@pytest.mark.parametrize("n", [6, 200])
+def test_hard_rows_agree_with_the_reference(n: int) -> None:
+    scores_RN = torch.randn(20, n)
+    scores_RN[0] = -torch.inf
+    scores_RN[1, 0] = torch.nan
+    scores_RN[2, 1] = torch.inf
+    scores_RN[3] = torch.finfo(torch.float32).max
+    scores_RN[4] = torch.finfo(torch.float32).min
+    scores_RN[5, : n // 2] = -torch.inf
+    scores_RN[6] *= 1e30
+    scores_RN[7] = 1e-40
+    scores_RN[8] += 1e6
+    for alpha in ALPHAS:
+        assert_agree(scores_RN, torch.tensor([alpha]))
+
+
+def test_a_long_row_sums_to_one_within_float_rounding() -> None:
+    scores_RN = torch.randn(2, 1_000_003)
+    for alpha in (1.0, 1.05, 1.33, 1.5, 2.0):
+        for scale in (1e-3, 1.0):
+            probs = native.forward(scores_RN * scale, torch.tensor([alpha]))
+            torch.testing.assert_close(probs.double().sum(1), torch.ones(2, dtype=torch.float64), rtol=0, atol=3e-6)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    scores_RN, alpha_R = torch.randn(3000, 40), 1 + torch.rand(3000)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(native.forward(scores_RN, alpha_R))
+            results.append(native.backward(scores_RN, results[0], alpha_R))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(results[2], results[0], rtol=0, atol=0)
+    torch.testing.assert_close(results[3], results[1], rtol=0, atol=0)
+
+
+def test_an_alpha_below_one_is_refused_by_both_backends() -> None:
+    for backend in (native, reference):
+        for alpha in (0.5, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
+                backend.forward(torch.randn(2, 3), torch.tensor([1.5, alpha]))
+
+
+@pytest.mark.parametrize("op", ["entmax", "entmax_conjugate", "entmax_backward", "entmax_backward_both"])
+def test_operators_keep_torchs_rules(op: str) -> None:
+    scores, alpha = torch.randn(3, 5), torch.tensor([1.5])
+    arguments = (scores, alpha) if op in ("entmax", "entmax_conjugate") else (scores, ops.entmax(scores, alpha), alpha)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(getattr(ops, op), arguments, test_utils=checks)
+
+
+# Anything a float can be, with the values that break things drawn often.
+hard_floats = st.floats(width=32) | st.sampled_from(
+    [0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38, float("inf"), -float("inf")]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_c_interface_survives_anything(data: st.DataObject) -> None:
+    """No crash, nothing written outside the results, and each row a distribution, empty or NaN."""
+    rows, n = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 70))
+    values = data.draw(st.lists(hard_floats, min_size=1, max_size=40))
+    scores = torch.tensor(values).repeat(rows * n // len(values) + 1)[: rows * n].reshape(rows, n).contiguous()
+    num_alphas = rows if rows and data.draw(st.booleans()) else 1
+    alpha = torch.tensor(data.draw(st.lists(st.floats(1, 50, width=32), min_size=num_alphas, max_size=num_alphas)))
+    guard = 16
+    results = torch.full((guard + rows * n + guard,), 7.0)
+    conjugates = torch.full((guard + rows + guard,), 7.0)
+    call = library.function("anymax_entmax_forward_float32", "pplpplli")
+    at = results.data_ptr() + guard * 4
+    assert call(scores.data_ptr(), alpha.data_ptr(), num_alphas, at, conjugates.data_ptr() + guard * 4, rows, n, 2) == 0
+    for tensor in (results, conjugates):
+        assert (tensor[:guard] == 7).all() and (tensor[-guard:] == 7).all()
+    probs = results[guard : guard + rows * n].reshape(rows, n).clone()
+    sums = probs.double().sum(1)
+    assert (sums.isnan() | (sums == 0) | ((sums - 1).abs() < 1e-4)).all(), sums
+    hopeless = scores.isnan().any(1) | (scores == torch.inf).any(1)
+    assert (probs[hopeless].isnan()).all() and not probs[~hopeless].isnan().any()
+    grad = torch.full((guard + rows * n + guard,), 7.0)
+    backward = library.function("anymax_entmax_backward_float32", "ppplpplli")
+    arguments = (scores.data_ptr(), probs.data_ptr(), alpha.data_ptr(), num_alphas, grad.data_ptr() + guard * 4)
+    assert backward(*arguments, conjugates.data_ptr() + guard * 4, rows, n, 2) == 0
+    assert (grad[:guard] == 7).all() and (grad[-guard:] == 7).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_strides_give_what_contiguous_scores_give(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=2))
+    steps = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    base = torch.randn(shape[0] * steps[0], shape[1] * steps[1])
+    scores = base[:: steps[0], :: steps[1]]
+    scores = scores.T if data.draw(st.booleans()) else scores
+    alpha = torch.tensor([data.draw(st.sampled_from(ALPHAS))])
+    torch.testing.assert_close(ops.entmax(scores, alpha), ops.entmax(scores.contiguous(), alpha), rtol=0, atol=0)
