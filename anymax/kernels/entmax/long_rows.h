@@ -86,9 +86,6 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
     return sums;
 }
 
-// Once the sum is this close to one, the next step is taken from an exact one.
-constexpr double kRoughUntil = 1.3;
-
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
@@ -104,7 +101,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
         const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);
         at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
         if (!is_rough && std::fabs(s.prob - 1) <= power.tolerance) break;
-        if (s.prob < kRoughUntil) is_rough = false;
+        if (s.prob < power.rough_until) is_rough = false;
         if (Power::is_linear) {
             // The slope counts the support; once that stays, the step is exact.
             if (s.slope == settled) break;

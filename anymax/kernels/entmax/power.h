@@ -61,6 +61,7 @@ template <class T> struct Linear {  // alpha = 2
     Split<T> at;
     explicit Linear(Vec<T>) {}
     static constexpr bool has_rough = false;
+    static constexpr double rough_until = 0;
     static constexpr bool is_linear = true;
     // The sum has a kink wherever an entry leaves: only a settled support ends the search.
     static constexpr double tolerance = 0;
@@ -85,6 +86,7 @@ template <class T> struct Square {  // alpha = 1.5
     Split<T> at;
     explicit Square(Vec<T>) {}
     static constexpr bool has_rough = false;
+    static constexpr double rough_until = 0;
     static constexpr bool is_linear = false;
     static constexpr double exponent() { return 0.5; }
     static Vec<T> curvature() { return splat<T>(0.25); }
@@ -111,7 +113,8 @@ template <class T> struct Square {  // alpha = 1.5
 template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zero
     Split<T> at;
     Vec<T> a, inverse;
-    double tolerance;
+    // Once the sum is below `rough_until`, the next step is taken from an exact one.
+    double tolerance, rough_until;
     static constexpr bool is_linear = false;
     static constexpr bool has_rough = sizeof(T) == 4;
     double exponent() const { return a[0]; }
@@ -121,6 +124,8 @@ template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zer
     double threshold(double place) const { return place; }
     explicit Root(Vec<T> a) : a(a), inverse(1 / a) {
         const T largest = maximum<T>(a);
+        // Newton's method needs its last steps exact, Halley's only one.
+        rough_until = largest > 0.5 ? 1.03 : 1.3;
         tolerance = sizeof(T) == 8 ? 1e-9 : largest < 0.4 ? 1e-3 : largest < 0.75 ? 3e-5 : 3e-6;
     }
     Vec<T> start() const { return -inverse; }
@@ -145,6 +150,7 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
     Vec<T> a, inverse;
     static constexpr bool is_linear = false;
     static constexpr bool has_rough = false;
+    static constexpr double rough_until = 0;
     double exponent() const { return a[0]; }
     Vec<T> curvature() const { return (1 - a) / 2; }
     Vec<T> limit(double n) const { return splat(static_cast<T>(std::log(n))); }

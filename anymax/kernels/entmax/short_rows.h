@@ -69,7 +69,7 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
         const T tolerance = static_cast<T>(power.tolerance);
         const Mask<T> done = Power::is_linear ? s.slope == settled : (excess <= tolerance) & (excess >= -tolerance);
         if (!is_rough && !any<T>(~(done | skip))) break;
-        if (!any<T>((s.prob > T(kRoughUntil)) & ~skip)) is_rough = false;
+        if (!any<T>((s.prob > T(power.rough_until)) & ~skip)) is_rough = false;
         settled = s.slope;
     }
 }

@@ -1,0 +1,200 @@
+"""Entmax against independent oracles, over all of alpha's range, and the Modules around it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import anymax
+from tests.oracles import nearest_point, slope
+
+pytestmark = pytest.mark.usefixtures("engine")
+ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0]
+
+
+def tsallis(alpha: float):
+    """Omega of entmax, written as in the papers."""
+    if alpha == 1:
+        return lambda p: (p * p.log()).sum()
+    return lambda p: ((p**alpha).sum() - 1) / (alpha * (alpha - 1))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+def test_solves_the_regularized_problem_that_defines_it(alpha: float) -> None:
+    scores = torch.randn(6, 5, dtype=torch.float64) * 1.5
+    expected = anymax.regularized_argmax(scores, tsallis(alpha))
+    torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-6)
+
+
+def test_is_softmax_at_one() -> None:
+    for shape in [(4, 7), (3, 1000)]:
+        scores = torch.randn(shape) * 3
+        for alpha in (1.0, torch.tensor(1.0), torch.ones(shape[0], 1)):
+            torch.testing.assert_close(anymax.entmax(scores, alpha), torch.softmax(scores, -1), rtol=2e-6, atol=1e-7)
+
+
+def test_is_the_euclidean_projection_at_two() -> None:
+    scores = torch.randn(8, 6, dtype=torch.float64)
+    expected = nearest_point(scores, total=1.0, upper=None)
+    for alpha in (2.0, torch.full((8, 1), 2.0, dtype=torch.float64)):
+        torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-7)
+
+
+def test_goes_to_argmax_as_alpha_grows() -> None:
+    scores = torch.tensor([[0.1, 0.3, 0.25], [0.5, 0.5, -1.0]])
+    torch.testing.assert_close(anymax.entmax(scores, 1e6), anymax.argmax(scores), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_float32_gradients_agree_with_float64_finite_differences(alpha: float) -> None:
+    scores = torch.randn(5, 7)
+    weights = torch.randn(5, 7)
+    leaf, alpha_leaf = scores.clone().requires_grad_(), torch.tensor(alpha, requires_grad=True)
+    value = (anymax.entmax(leaf, alpha_leaf) * weights).sum()
+    by_scores, by_alpha = torch.autograd.grad(value, (leaf, alpha_leaf))
+
+    def value_at(alpha: float) -> Tensor:
+        return (anymax.entmax(scores.double(), alpha) * weights).sum()
+
+    # Below alpha = 1 there is no entmax, so the derivative there is taken from above.
+    step = 1e-5
+    if alpha - 2 * step < 1:
+        points = torch.stack([value_at(1 + k * step) for k in range(5)])
+        by_difference = points @ torch.tensor([-25.0, 48, -36, 16, -3], dtype=torch.float64) / (12 * step)
+    else:
+        by_difference = slope(value_at, alpha, step)
+    torch.testing.assert_close(by_alpha.double(), by_difference, rtol=1e-3, atol=1e-3)
+    direction = torch.randn(5, 7, dtype=torch.float64)
+
+    def value_along(t: float) -> Tensor:
+        return (anymax.entmax(scores.double() + t * direction, alpha_leaf.item()) * weights).sum()
+
+    torch.testing.assert_close(
+        (by_scores.double() * direction).sum(), slope(value_along, 0.0, 1e-6), rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("alpha", [1.00001, 1.0001, 1.001, 1.01])
+def test_the_alpha_gradient_near_one_has_no_noise(alpha: float) -> None:
+    scores, weights = torch.randn(200), torch.randn(200) * 100
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        leaf = torch.tensor(alpha, dtype=dtype, requires_grad=True)
+        gradients += torch.autograd.grad(anymax.entmax(scores.to(dtype), leaf) @ weights.to(dtype), leaf)
+    torch.testing.assert_close(gradients[0].double(), gradients[1], rtol=1e-3, atol=1e-4)
+
+
+def test_every_derivative_up_to_the_second_is_right_for_scores_and_alpha() -> None:
+    scores = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([[1.01], [1.4], [1.9]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(anymax.entmax, (scores, alpha), eps=1e-7, atol=1e-5)
+    assert torch.autograd.gradgradcheck(anymax.entmax, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (2, 4, 3, 1), (2, 1, 3, 1)], ids=str)
+def test_alpha_broadcasts_and_its_gradient_comes_back_in_its_shape(shape: tuple[int, ...]) -> None:
+    scores = torch.randn(2, 4, 3, 5, dtype=torch.float64)
+    alpha = (1 + torch.rand(shape, dtype=torch.float64)).requires_grad_()
+    probs = anymax.entmax(scores, alpha)
+    spread = alpha.expand(2, 4, 3, 1)
+    for index in [(0, 0, 0), (1, 3, 2), (0, 2, 1)]:
+        alone = anymax.entmax(scores[index], spread[index].item())
+        torch.testing.assert_close(probs[index], alone, rtol=0, atol=1e-9)
+    (gradient,) = torch.autograd.grad(probs.square().sum(), alpha)
+    assert gradient.shape == shape
+    assert torch.autograd.gradcheck(lambda a: anymax.entmax(scores, a), (alpha,), eps=1e-7, atol=1e-5)
+
+
+def test_alpha_broadcasts_along_another_dim() -> None:
+    scores, alpha = torch.randn(3, 5, 4), 1 + torch.rand(3, 1, 4)
+    probs = anymax.entmax(scores, alpha, dim=1)
+    expected = anymax.entmax(scores.movedim(1, -1), alpha.movedim(1, -1)).movedim(-1, 1)
+    torch.testing.assert_close(probs, expected, rtol=0, atol=0)
+
+
+def test_support_shrinks_as_alpha_grows() -> None:
+    scores = torch.randn(10, 50)
+    sizes = torch.stack([(anymax.entmax(scores, alpha) > 0).sum(-1) for alpha in (1.0, 1.2, 1.5, 2.0, 3.0)])
+    assert (sizes.diff(dim=0) <= 0).all() and (sizes[0] == 50).all() and (sizes[-1] < 10).all()
+
+
+@pytest.mark.parametrize("alpha", [0.99, 0.0, -1.0, math.nan, math.inf])
+def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
+    for value in (alpha, torch.tensor(alpha), torch.tensor([[1.5], [alpha]])):
+        with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
+            anymax.entmax(torch.randn(2, 3), value)
+
+
+def test_an_alpha_that_does_not_broadcast_is_refused() -> None:
+    for shape in [(3,), (2, 3), (2, 2, 1), (5, 1)]:
+        with pytest.raises(ValueError, match="alpha must broadcast against scores with size 1 along dim"):
+            anymax.entmax(torch.randn(2, 3), torch.full(shape, 1.5))
+
+
+def test_an_alpha_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TypeError, match="alpha must be a number or a tensor"):
+        anymax.entmax(torch.randn(2, 3), "1.5")
+
+
+def test_scores_without_a_dimension_are_refused() -> None:
+    with pytest.raises(ValueError, match="dim must be one of the 0 dimensions"):
+        anymax.entmax(torch.tensor(1.0))
+
+
+def test_the_module_is_the_function() -> None:
+    scores, mask = torch.randn(4, 6), torch.rand(4, 6) > 0.3
+    module = anymax.Entmax(1.3, dim=0)
+    torch.testing.assert_close(module(scores, mask), anymax.entmax(scores, 1.3, dim=0, mask=mask))
+    assert "alpha=1.3" in repr(module)
+    with pytest.raises(ValueError, match="alpha must be finite"):
+        anymax.Entmax(0.5)
+
+
+def test_learned_alphas_start_spread_between_softmax_and_sparsemax() -> None:
+    module = anymax.LearnedEntmax(shape=(4000, 1, 1))
+    assert module.alpha.shape == (4000, 1, 1)
+    assert module.alpha.min() > 1 and module.alpha.max() < 2
+    torch.testing.assert_close(module.pre_alpha.std(), torch.tensor(1.0), rtol=0.05, atol=0)
+
+
+def test_learned_alpha_starts_where_the_caller_says_and_learns() -> None:
+    module = anymax.LearnedEntmax(shape=(2, 1, 1), initial=1.2)
+    torch.testing.assert_close(module.alpha, torch.full((2, 1, 1), 1.2))
+    scores = torch.randn(3, 2, 4, 6)
+    optimizer = torch.optim.SGD(module.parameters(), lr=2.0)
+    sizes = []
+    for _ in range(60):
+        # Reward sparsity in the first head only.
+        loss = -module(scores)[:, 0].square().sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sizes.append((module(scores)[:, 0] > 0).sum().item())
+    first, second = module.alpha.flatten().tolist()
+    assert first > 1.5 and second == pytest.approx(1.2)
+    assert sizes[-1] < sizes[0]
+
+
+def test_learned_alpha_refuses_a_start_outside_its_range() -> None:
+    for initial in (1.0, 2.0, 2.5):
+        with pytest.raises(ValueError, match="initial must lie strictly between 1 and 2"):
+            anymax.LearnedEntmax(initial=initial)
+
+
+def test_learned_alpha_survives_the_state_dict() -> None:
+    first, second = anymax.LearnedEntmax(shape=(3, 1, 1)), anymax.LearnedEntmax(shape=(3, 1, 1))
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(second.alpha, first.alpha)
+
+
+def test_works_under_autocast_and_inference_mode() -> None:
+    scores = torch.randn(3, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(anymax.entmax(scores), anymax.entmax(scores))
+    with torch.inference_mode():
+        inside = anymax.entmax(scores)
+    leaf = scores.clone().requires_grad_()
+    outside = anymax.entmax(leaf)
+    outside[0, 0].backward()
+    torch.testing.assert_close(inside, outside.detach())
