@@ -82,6 +82,37 @@ void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
     if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
 }
 
+// Where s is cheap and the row stays in the nearest cache, two plain passes beat looking for what may be skipped.
+constexpr int64_t kPlainRow = 2048;
+
+template <class T, Kind kind> void plain_gradient_row(const T* grad, const T* p, T* grad_scores, int64_t n) {
+    constexpr int64_t kBlock = kCarryEvery * kLanes<T>;
+    double weights = 0, weighted = 0;
+    for (int64_t from = 0; from < n; from += kBlock) {
+        Vec<T> recent_weights = {}, recent_weighted = {};
+        for (int64_t i = from; i < std::min(n, from + kBlock); i += kLanes<T>) {
+            const Vec<T> s = weight<T, kind>(load_up_to(p + i, n - i, T(0)), T(0));
+            const Vec<T> g = load_up_to(grad + i, n - i, T(0));
+            recent_weights += s;
+            recent_weighted += s > 0 ? s * g : Vec<T>{};
+        }
+        weights += sum<T>(recent_weights);
+        weighted += sum<T>(recent_weighted);
+    }
+    const T mean = static_cast<T>(weights > 0 ? weighted / weights : 0);
+    for (int64_t i = 0; i < n; i += kLanes<T>) {
+        const Vec<T> s = weight<T, kind>(load_up_to(p + i, n - i, T(0)), T(0));
+        const Vec<T> g = load_up_to(grad + i, n - i, T(0));
+        store_up_to(grad_scores + i, s > 0 ? s * (g - mean) : Vec<T>{}, n - i);
+    }
+}
+
+template <class T, Kind kind>
+void cheap_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
+    if (n <= kPlainRow && !grad_alpha) plain_gradient_row<T, kind>(grad, p, grad_scores, n);
+    else gradient_row<T, kind>(grad, p, a, grad_scores, grad_alpha, n, active);
+}
+
 // alpha > 2: one small p outweighs all others, and what is left of its gradient is a small difference. In double precision.
 template <class T>
 void steep_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n) {
@@ -111,11 +142,11 @@ void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
         return;
     }
     switch (kind_of(a)) {
-        case Kind::kSoftmax: return gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
-        case Kind::kLinear: return gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
-        case Kind::kSquare: return gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kSoftmax: return cheap_gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kLinear: return cheap_gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kSquare: return cheap_gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kSteep: return steep_gradient_row(grad, p, a, grad_scores, grad_alpha, n);
-        default: return gradient_row<T, Kind::kRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
+        default: return gradient_row<T, Kind::kLowRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
     }
 }
 

@@ -89,14 +89,18 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
-    const double limit = power.limit(static_cast<double>(count))[0], curvature = power.curvature()[0];
+    const double limit = power.limit(static_cast<double>(count))[0];
+    [[maybe_unused]] const double curvature = power.curvature()[0];
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
         const Sums s = is_rough ? evaluate<Power::has_rough>(power, z, count) : evaluate<false>(power, z, count);
-        const double gain = power.gain(s.prob);
-        const double newton = s.prob / s.slope * gain;
-        const double bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
+        double newton = (s.prob - 1) / s.slope, bend = 0;
+        if constexpr (!Power::is_linear) {
+            const double gain = power.gain(s.prob);
+            newton = s.prob / s.slope * gain;
+            bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
+        }
         // A rough sum may be off by one percent.
         const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);
         at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
@@ -125,24 +129,32 @@ ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, 
     }
 }
 
+// Writes the probabilities of a row whose search is over; returns sum p z if it is wanted.
 template <class T, class Power>
-Solution entmax_row(Power power, const T* x, T* out, int64_t n, T top, T* scratch, bool wants_expected) {
-    const T lowest = top - static_cast<T>(1 / power.exponent());
-    const int64_t count = pack_candidates(x, n, lowest, top, scratch);
-    const double at = solve(power, scratch, count);
-    const double lambda = at - static_cast<double>(power.start()[0]);
+double write_probs(const Power& power, double at, const T* x, T* out, int64_t n, T top, bool wants_expected) {
     const T threshold = static_cast<T>(power.threshold(at));
     double expected = 0;
-    if (wants_expected) {
-        write_row(x, out, n, top, threshold, [&](Vec<T> z) {
-            const Vec<T> p = power.prob(z);
-            expected += sum<T>(p > 0 ? p * z : Vec<T>{});
-            return p;
-        });
-    } else {
+    if (!wants_expected) {
         write_row(x, out, n, top, threshold, [&](Vec<T> z) { return power.prob(z); });
+        return expected;
     }
-    return {expected, lambda};
+    write_row(x, out, n, top, threshold, [&](Vec<T> z) {
+        const Vec<T> p = power.prob(z);
+        expected += sum<T>(p > 0 ? p * z : Vec<T>{});
+        return p;
+    });
+    return expected;
+}
+
+template <class T, class Power> T lowest_candidate(const Power& power, T top) {
+    return top - static_cast<T>(1 / power.exponent());
+}
+
+template <class T, class Power>
+Solution entmax_row(Power power, const T* x, T* out, int64_t n, T top, T* scratch, bool wants_expected) {
+    const int64_t count = pack_candidates(x, n, lowest_candidate(power, top), top, scratch);
+    const double at = solve(power, scratch, count);
+    return {write_probs(power, at, x, out, n, top, wants_expected), at - static_cast<double>(power.start()[0])};
 }
 
 // alpha = 1. The expected score has no weight in the conjugate.
@@ -201,16 +213,23 @@ template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, doub
     return {expected, (1 - wa) / a};
 }
 
+// Rows without an answer: nothing to choose from gives zeros; a NaN or +inf leaves nothing to say.
+template <class T> bool settle_without_search(const Row& row, T* out, T* conjugate, int64_t n) {
+    if (!row.has_nan && !std::isinf(row.top)) return false;
+    const T fill = row.has_nan || row.top > 0 ? std::numeric_limits<T>::quiet_NaN() : T(0);
+    std::fill(out, out + n, fill);
+    if (conjugate) *conjugate = fill;
+    return true;
+}
+
+template <class T> T conjugate_of(const Solution& solution, double alpha) {
+    return static_cast<T>(((alpha - 1) * solution.expected + solution.lambda) / alpha);
+}
+
 template <class T> void long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch) {
     const Row row = scan(x, n);
+    if (settle_without_search(row, out, conjugate, n)) return;
     const T top = static_cast<T>(row.top);
-    if (row.has_nan || std::isinf(row.top)) {
-        // Nothing to choose from gives zeros; a NaN or +inf leaves nothing to say.
-        const T fill = row.has_nan || row.top > 0 ? std::numeric_limits<T>::quiet_NaN() : T(0);
-        std::fill(out, out + n, fill);
-        if (conjugate) *conjugate = fill;
-        return;
-    }
     const double a = alpha - 1;
     const Vec<T> exponent = splat(static_cast<T>(a));
     const bool wants_expected = conjugate != nullptr;
@@ -219,13 +238,18 @@ template <class T> void long_row(const T* x, double alpha, T* out, T* conjugate,
         case Kind::kSoftmax: solution = softmax_row(x, out, n, top); break;
         case Kind::kLinear: solution = entmax_row(Linear<T>(exponent), x, out, n, top, scratch, wants_expected); break;
         case Kind::kSquare: solution = entmax_row(Square<T>(exponent), x, out, n, top, scratch, wants_expected); break;
-        case Kind::kRoot: solution = entmax_row(Root<T>(exponent), x, out, n, top, scratch, wants_expected); break;
+        case Kind::kLowRoot:
+            solution = entmax_row(Root<T, true>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kHighRoot:
+            solution = entmax_row(Root<T, false>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
         case Kind::kNearExponential:
             solution = entmax_row(NearExponential<T>(exponent), x, out, n, top, scratch, wants_expected);
             break;
         case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
     }
-    if (conjugate) *conjugate = static_cast<T>((a * solution.expected + solution.lambda) / alpha);
+    if (conjugate) *conjugate = conjugate_of<T>(solution, alpha);
 }
 
 }  // namespace anymax

@@ -46,10 +46,10 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
         return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha};
     };
     const bool is_short = n <= kShortRow<T>;
-    const int64_t scratch_size = is_short ? (n + kLanes<T>) * kLanes<T> : n + 2 * kLanes<T>;
+    const int64_t scratch_size = is_short ? short_rows_scratch<T>(n) : n + 2 * kLanes<T>;
     const int64_t part = rows_per_part(rows, is_short ? 2 * kLanes<T> : 1);
     const bool done = for_parts_of_rows<T>(rows, n, part, threads, scratch_size, [=](int64_t first, int64_t last, T* scratch) {
-        if (is_short) return short_rows<T>(first, last, n, row_at, reinterpret_cast<Vec<T>*>(scratch));
+        if (is_short) return short_rows<T>(first, last, n, row_at, scratch);
         for (int64_t row = first; row < last; ++row) {
             const Member<T> m = row_at(row);
             long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);

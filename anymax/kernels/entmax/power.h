@@ -6,14 +6,15 @@
 
 namespace anymax {
 
-enum class Kind { kSoftmax, kNearExponential, kRoot, kSquare, kLinear, kSteep };
+enum class Kind { kSoftmax, kNearExponential, kLowRoot, kSquare, kHighRoot, kLinear, kSteep };
 
 inline Kind kind_of(double a) {
     if (a == 0) return Kind::kSoftmax;
     if (a == 1) return Kind::kLinear;
     if (a == 0.5) return Kind::kSquare;
     if (a > 1) return Kind::kSteep;
-    return a < 0.1 ? Kind::kNearExponential : Kind::kRoot;
+    if (a < 0.1) return Kind::kNearExponential;
+    return a < 0.5 ? Kind::kLowRoot : Kind::kHighRoot;
 }
 
 template <class T> struct Terms {
@@ -110,22 +111,23 @@ template <class T> struct Square {  // alpha = 1.5
     }
 };
 
-template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zero
+// 1.1 <= alpha < 2, exact where b is near zero. `bends` up to alpha 1.5: above, the second derivative has poles at the edge of
+// the support, and without it no division is needed.
+template <class T, bool bends> struct Root {
     Split<T> at;
     Vec<T> a, inverse;
-    // Once the sum is below `rough_until`, the next step is taken from an exact one.
-    double tolerance, rough_until;
+    // Once the sum is below `rough_until`, the next step is taken from an exact one. Newton's method needs its last steps
+    // exact, Halley's only one.
+    static constexpr double rough_until = bends ? 1.3 : 1.03;
+    double tolerance;
     static constexpr bool is_linear = false;
     static constexpr bool has_rough = sizeof(T) == 4;
     double exponent() const { return a[0]; }
-    // Above alpha = 1.5 the second derivative has poles at the edge of the support.
-    Vec<T> curvature() const { return a > T(0.5) ? Vec<T>{} : (1 - a) / 2; }
+    Vec<T> curvature() const { return bends ? (1 - a) / 2 : Vec<T>{}; }
     Vec<T> limit(double n) const { return -inverse * exponential(-a * T(std::log(n))); }
     double threshold(double place) const { return place; }
     explicit Root(Vec<T> a) : a(a), inverse(1 / a) {
         const T largest = maximum<T>(a);
-        // Newton's method needs its last steps exact, Halley's only one.
-        rough_until = largest > 0.5 ? 1.03 : 1.3;
         tolerance = sizeof(T) == 8 ? 1e-9 : largest < 0.4 ? 1e-3 : largest < 0.75 ? 3e-5 : 3e-6;
     }
     Vec<T> start() const { return -inverse; }
@@ -137,11 +139,12 @@ template <class T> struct Root {  // 1.1 <= alpha < 2, exact where b is near zer
         const Mask<T> chosen = b > 0;
         const Vec<T> safe = chosen ? b : splat<T>(1);
         Vec<T> power;
-        if constexpr (sizeof(T) == 4) power = is_rough ? rough_power(safe, inverse) : exponential(logarithm(safe) * inverse);
-        else power = exponential(logarithm(safe) * inverse);
-        const Vec<T> p = chosen ? power : Vec<T>{};
-        const Vec<T> reciprocal = 1 / safe;
-        return {p, p * reciprocal, p * reciprocal * reciprocal};
+        if constexpr (has_rough)
+            power = is_rough ? rough_power(safe, inverse - 1) : exponential(logarithm(safe) * (inverse - 1));
+        else
+            power = exponential(logarithm(safe) * (inverse - 1));
+        const Vec<T> slope = chosen ? power : Vec<T>{};
+        return {slope * safe, slope, bends ? slope / safe : Vec<T>{}};
     }
 };
 

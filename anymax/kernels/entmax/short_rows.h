@@ -17,22 +17,9 @@ template <class T> struct Member {
     double alpha;
 };
 
-// Turns the rows into columns[j], which holds entry j of every row; past the end of the rows stand minus infinities.
-template <class T> void load_columns(const Member<T>* rows, int64_t n, Vec<T>* columns) {
-    for (int64_t j = 0; j < n; j += kLanes<T>) {
-        Vec<T>* block = columns + j;
-        for (int row = 0; row < kLanes<T>; ++row) block[row] = load_up_to(rows[row].x + j, n - j, -kInfinity<T>);
-        transpose<T>(block);
-    }
-}
-
-template <class T> void store_columns(const Member<T>* rows, int64_t n, Vec<T>* columns) {
-    for (int64_t j = 0; j < n; j += kLanes<T>) {
-        Vec<T>* block = columns + j;
-        transpose<T>(block);
-        for (int row = 0; row < kLanes<T>; ++row) store_up_to(rows[row].out + j, block[row], n - j);
-    }
-}
+// Entries of scratch that rows of n entries need: a packed form of each, and their columns.
+template <class T> constexpr int64_t packed_size(int64_t n) { return (n + 2 * kLanes<T>) / kLanes<T> * kLanes<T>; }
+template <class T> constexpr int64_t short_rows_scratch(int64_t n) { return 2 * kLanes<T> * packed_size<T>(n); }
 
 template <bool is_rough, class T, class Power>
 ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int64_t count) {
@@ -50,69 +37,88 @@ ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int
     return {even.prob + odd.prob, even.slope + odd.slope, even.bend + odd.bend};
 }
 
-// As `solve` for one row, but lane by lane, until every row but those in `skip` is done.
-template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z, int64_t count, Mask<T> skip) {
+// As `solve` for one row, but lane by lane, until every row is done.
+template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z, int64_t count) {
     power.at.set_lanes(power.start());
-    const Vec<T> limit = power.limit(static_cast<double>(count)), curvature = power.curvature();
+    const Vec<T> limit = power.limit(static_cast<double>(count));
+    [[maybe_unused]] const Vec<T> curvature = power.curvature();
     Vec<T> settled = {};
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 50; ++step) {
         const Terms<T> s = is_rough ? evaluate_columns<Power::has_rough, T>(power, z, count)
                                     : evaluate_columns<false, T>(power, z, count);
-        const Vec<T> gain = power.gain(s.prob);
-        const Vec<T> newton = s.prob / s.slope * gain;
-        const Vec<T> bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
-        const Vec<T> halley = newton / (1 - (bend < T(0.5) ? bend : splat<T>(0.5)));
-        const Vec<T> room = limit - power.at.high;
-        power.at.move(halley < room ? halley : room);
         const Vec<T> excess = s.prob - 1;
+        Vec<T> step_size = excess / s.slope;
+        if constexpr (!Power::is_linear) {
+            const Vec<T> gain = power.gain(s.prob);
+            const Vec<T> bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
+            step_size = s.prob / s.slope * gain / (1 - (bend < T(0.5) ? bend : splat<T>(0.5)));
+        }
+        const Vec<T> room = limit - power.at.high;
+        power.at.move(step_size < room ? step_size : room);
         const T tolerance = static_cast<T>(power.tolerance);
         const Mask<T> done = Power::is_linear ? s.slope == settled : (excess <= tolerance) & (excess >= -tolerance);
-        if (!is_rough && !any<T>(~(done | skip))) break;
-        if (!any<T>((s.prob > T(power.rough_until)) & ~skip)) is_rough = false;
+        if (!is_rough && !any<T>(~done)) break;
+        if (!any<T>(s.prob > T(power.rough_until))) is_rough = false;
         settled = s.slope;
     }
 }
 
-template <class T, class Power> void entmax_columns(const Member<T>* rows, int64_t n, Vec<T>* columns) {
-    const int64_t count = (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-    load_columns(rows, n, columns);
-    Vec<T> top = splat(-kInfinity<T>), exponent;
-    Mask<T> nan = {};
-    for (int64_t j = 0; j < count; ++j) {
-        top = columns[j] > top ? columns[j] : top;
-        nan |= columns[j] != columns[j];
+// The candidates of each row are packed, then turned into columns that hold one candidate of every row, and searched together.
+template <class T, class Power> void entmax_together(const Member<T>* rows, int64_t n, T* scratch) {
+    const int64_t stride = packed_size<T>(n);
+    Vec<T>* columns = reinterpret_cast<Vec<T>*>(scratch + kLanes<T> * stride);
+    Vec<T> exponents;
+    for (int lane = 0; lane < kLanes<T>; ++lane) exponents[lane] = static_cast<T>(rows[lane].alpha - 1);
+    T tops[kLanes<T>];
+    bool is_settled[kLanes<T>];
+    int64_t counts[kLanes<T>], longest = 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+        const Member<T>& row = rows[lane];
+        const Row scanned = scan(row.x, n);
+        T* packed = scratch + lane * stride;
+        tops[lane] = static_cast<T>(scanned.top);
+        is_settled[lane] = settle_without_search(scanned, row.out, row.conjugate, n);
+        if (is_settled[lane]) {
+            // Something that is found at once.
+            packed[0] = 0;
+            counts[lane] = 1;
+            pad(packed, 1);
+        } else {
+            const Power power(splat(exponents[lane]));
+            counts[lane] = pack_candidates(row.x, n, lowest_candidate(power, tops[lane]), tops[lane], packed);
+        }
+        longest = std::max(longest, counts[lane]);
     }
-    const Mask<T> hopeless = nan | (top == kInfinity<T>), empty = (top == -kInfinity<T>) & ~hopeless;
-    top = hopeless | empty ? Vec<T>{} : top;
-    for (int64_t j = 0; j < count; ++j) columns[j] -= top;
-    for (int row = 0; row < kLanes<T>; ++row) exponent[row] = static_cast<T>(rows[row].alpha - 1);
-    Power power(exponent);
-    solve_columns<T>(power, columns, count, hopeless | empty);
-    const Vec<T> not_a_number = splat(std::numeric_limits<T>::quiet_NaN());
-    Vec<T> expected = {};
-    for (int64_t j = 0; j < count; ++j) {
-        const Vec<T> z = columns[j];
-        const Vec<T> p = hopeless ? not_a_number : empty ? Vec<T>{} : power.prob(z);
-        expected += p > 0 ? p * z : Vec<T>{};
-        columns[j] = p;
+    const int64_t length = (longest + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+        T* packed = scratch + lane * stride;
+        for (int64_t i = counts[lane]; i < length; ++i) packed[i] = -kInfinity<T>;
     }
-    store_columns(rows, n, columns);
-    for (int row = 0; row < kLanes<T>; ++row) {
-        if (!rows[row].conjugate) continue;
-        const double at = double(power.at.high[row]) + double(power.at.low[row]);
-        const double a = rows[row].alpha - 1, lambda = at - double(power.start()[row]);
-        const double value = empty[row] ? 0 : (a * expected[row] + lambda) / rows[row].alpha;
-        *rows[row].conjugate = hopeless[row] ? not_a_number[row] : static_cast<T>(value);
+    for (int64_t j = 0; j < length; j += kLanes<T>) {
+        for (int lane = 0; lane < kLanes<T>; ++lane) columns[j + lane] = load(scratch + lane * stride + j);
+        transpose<T>(columns + j);
+    }
+    Power together(exponents);
+    solve_columns<T>(together, columns, length);
+    for (int lane = 0; lane < kLanes<T>; ++lane) {
+        if (is_settled[lane]) continue;
+        const Member<T>& row = rows[lane];
+        Power power(splat(exponents[lane]));
+        const double at = double(together.at.high[lane]) + double(together.at.low[lane]);
+        power.at.set(at);
+        const double expected = write_probs(power, at, row.x, row.out, n, tops[lane], row.conjugate != nullptr);
+        if (row.conjugate) *row.conjugate = conjugate_of<T>({expected, at - double(power.start()[0])}, row.alpha);
     }
 }
 
-template <class T> void entmax_columns_of(Kind kind, const Member<T>* rows, int64_t n, Vec<T>* columns) {
+template <class T> void entmax_together_of(Kind kind, const Member<T>* rows, int64_t n, T* scratch) {
     switch (kind) {
-        case Kind::kLinear: return entmax_columns<T, Linear<T>>(rows, n, columns);
-        case Kind::kSquare: return entmax_columns<T, Square<T>>(rows, n, columns);
-        case Kind::kRoot: return entmax_columns<T, Root<T>>(rows, n, columns);
-        case Kind::kNearExponential: return entmax_columns<T, NearExponential<T>>(rows, n, columns);
+        case Kind::kLinear: return entmax_together<T, Linear<T>>(rows, n, scratch);
+        case Kind::kSquare: return entmax_together<T, Square<T>>(rows, n, scratch);
+        case Kind::kLowRoot: return entmax_together<T, Root<T, true>>(rows, n, scratch);
+        case Kind::kHighRoot: return entmax_together<T, Root<T, false>>(rows, n, scratch);
+        case Kind::kNearExponential: return entmax_together<T, NearExponential<T>>(rows, n, scratch);
         default: break;
     }
 }
@@ -120,25 +126,25 @@ template <class T> void entmax_columns_of(Kind kind, const Member<T>* rows, int6
 // Rows travel together with rows of the same kind, and of an alpha that takes as many steps. A few that do not fill a vector,
 // and the kinds with a search of their own, go alone.
 template <class T, class RowAt>
-void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, Vec<T>* columns) {
+void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* scratch) {
     struct Company {
         Kind kind;
         int count = 0;
         Member<T> members[kLanes<T>] = {};
     };
-    Company companies[] = {{Kind::kNearExponential}, {Kind::kRoot}, {Kind::kRoot}, {Kind::kRoot}, {Kind::kSquare}, {Kind::kLinear}};
+    Company companies[] = {{Kind::kNearExponential}, {Kind::kLowRoot},  {Kind::kSquare},
+                           {Kind::kHighRoot},        {Kind::kHighRoot}, {Kind::kLinear}};
     const auto company_of = [&](double a) -> Company* {
         switch (kind_of(a)) {
             case Kind::kNearExponential: return companies;
-            case Kind::kRoot: return companies + (a < 0.4 ? 1 : a < 0.75 ? 2 : 3);
-            case Kind::kSquare: return companies + 4;
+            case Kind::kLowRoot: return companies + 1;
+            case Kind::kSquare: return companies + 2;
+            case Kind::kHighRoot: return companies + (a < 0.75 ? 3 : 4);
             case Kind::kLinear: return companies + 5;
             default: return nullptr;
         }
     };
-    const auto alone = [&](const Member<T>& m) {
-        long_row(m.x, m.alpha, m.out, m.conjugate, n, reinterpret_cast<T*>(columns));
-    };
+    const auto alone = [&](const Member<T>& m) { long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch); };
     for (int64_t row = first; row < last; ++row) {
         const Member<T> member = row_at(row);
         Company* company = company_of(member.alpha - 1);
@@ -148,14 +154,14 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, Vec
         }
         company->members[company->count++] = member;
         if (company->count < kLanes<T>) continue;
-        entmax_columns_of(company->kind, company->members, n, columns);
+        entmax_together_of(company->kind, company->members, n, scratch);
         company->count = 0;
     }
     for (Company& company : companies) {
         if (company.count > kLanes<T> / 4) {
             // The last one fills the empty lanes: the same answer, written again.
             for (int i = company.count; i < kLanes<T>; ++i) company.members[i] = company.members[company.count - 1];
-            entmax_columns_of(company.kind, company.members, n, columns);
+            entmax_together_of(company.kind, company.members, n, scratch);
         } else {
             for (int i = 0; i < company.count; ++i) alone(company.members[i]);
         }
