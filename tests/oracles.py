@@ -1,7 +1,8 @@
-"""Independent answers that tests compare with: a quadratic program, and derivatives by finite differences."""
+"""Independent answers that tests compare with: a quadratic program, long arithmetic, and finite differences."""
 
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -32,3 +33,19 @@ def slope(function: Callable[[float], Tensor], at: float, step: float = 1e-4) ->
     near = function(at + step) - function(at - step)
     far = function(at + 2 * step) - function(at - 2 * step)
     return (8 * near - far) / (12 * step)
+
+
+def entmax_exactly(scores: Tensor, alpha: float) -> Tensor:
+    """Entmax of one row by bisection in 300 digits."""
+    with mpmath.workdps(300):
+        a = mpmath.mpf(alpha) - 1
+        z = [mpmath.mpf(score) - mpmath.mpf(scores.max().item()) for score in scores.tolist()]
+
+        def probs(theta: mpmath.mpf) -> list[mpmath.mpf]:
+            return [(a * (score - theta)) ** (1 / a) if score > theta else mpmath.mpf(0) for score in z]
+
+        low, high = -1 / a, mpmath.mpf(0)
+        for _ in range(990):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(probs(middle)) > 1 else (low, middle)
+        return torch.tensor([float(p) for p in probs(low)], dtype=torch.float64)

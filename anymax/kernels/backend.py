@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 NAMES = ("native", "reference")
@@ -58,9 +58,10 @@ def is_plain(tensor: Tensor) -> bool:
     Then an operator's kernel may be called by itself, without torch's dispatcher, which costs more than a small kernel.
     """
     return (
-        type(tensor) is Tensor
+        type(tensor) in (Tensor, nn.Parameter)
         and tensor.is_cpu
         and not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
         and not is_functorch_wrapped_tensor(tensor)
         and torch._C._len_torch_dispatch_stack() == 0
     )

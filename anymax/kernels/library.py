@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,14 @@ def machine_levels() -> tuple[str, ...]:
 def current_level() -> str:
     """The instruction level in use: the machine's best, or the one ANYMAX_CPU_LEVEL or `use_cpu_level` names."""
     return _forced_level or machine_levels()[-1]
+
+
+if _forced_level is not None and _forced_level not in machine_levels():
+    warnings.warn(
+        f"ANYMAX_CPU_LEVEL must be one of {', '.join(machine_levels())} on this machine, got {_forced_level!r}; "
+        "the torch reference runs instead of the native kernels",
+        stacklevel=2,
+    )
 
 
 @contextmanager

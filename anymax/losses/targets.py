@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import COMPUTED_IN, check_dim, check_values
+from anymax.mappings.arguments import COMPUTED_IN, check_device, check_dim, check_values
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -24,12 +24,15 @@ def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index
         raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a tensor of classes or distributions, got {type(target).__name__}")
+    check_device("target", target, scores)
     if target.is_floating_point():
         if target.shape != scores.shape:
             raise ValueError(
                 f"a target of distributions must have the shape of scores, {tuple(scores.shape)}, "
                 f"got {tuple(target.shape)}; integers are classes"
             )
+        rule = "a distribution in every row: no entry below 0, and a sum of 1"
+        check_values("target", rule, target, _is_distribution)
         return
     if target.dtype not in (torch.int64, torch.int32):
         raise TypeError(
@@ -43,6 +46,11 @@ def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index
     n = scores.shape[-1]
     rule = f"a class from 0 to {n - 1}, or ignore_index ({ignore_index})"
     check_values("target", rule, target, lambda t: ((t >= 0) & (t < n)) | (t == ignore_index))
+
+
+def _is_distribution(target: Tensor) -> Tensor:
+    sums_to_one = (target.sum(-1, keepdim=True, dtype=torch.float32) - 1).abs() < 1e-2
+    return (target >= 0) & sums_to_one
 
 
 def is_counted(target: Tensor, ignore_index: int) -> Tensor | None:

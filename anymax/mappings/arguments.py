@@ -1,10 +1,12 @@
 """What every mapping does with its arguments: check them, apply the mask, and lay the scores out as rows."""
 
+import numbers
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+
+from anymax.kernels.backend import is_plain
 
 # Half precision is computed in float32 and returned as it came.
 COMPUTED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -26,6 +28,8 @@ def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 
 
 def check_dim(scores: Tensor, dim: int) -> None:
+    if not isinstance(dim, int):
+        raise TypeError(f"dim must be an integer, got {type(dim).__name__}")
     if not -scores.dim() <= dim < scores.dim():
         raise ValueError(
             f"dim must be one of the {scores.dim()} dimensions of scores, of shape {tuple(scores.shape)}, got {dim}"
@@ -40,12 +44,28 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
         raise TypeError(
             f"mask must be a boolean tensor, true where an entry may be chosen, got {came}; convert with .bool()"
         )
+    check_device("mask", mask, scores)
     if not _broadcasts(mask.shape, scores.shape):
         raise ValueError(f"mask must broadcast to the shape of scores {tuple(scores.shape)}, got {tuple(mask.shape)}")
 
 
+def check_device(name: str, value: Tensor, scores: Tensor) -> None:
+    if value.device != scores.device:
+        raise ValueError(
+            f"{name} must be on the device of scores, {scores.device}, got {value.device}; move it with .to"
+        )
+
+
+def check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+
+
 def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
-    """A per-row parameter broadcasts against the scores and has size 1 along `dim`."""
+    """A per-row parameter is real, broadcasts against the scores and has size 1 along `dim`."""
+    check_device(name, value, scores)
+    if value.is_complex() or value.dtype == torch.bool:
+        raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}")
     shape = list(scores.shape)
     shape[dim] = 1
     if not _broadcasts(value.shape, torch.Size(shape)):
@@ -57,7 +77,7 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
 
 def check_values(name: str, rule: str, value: Tensor, is_right: Callable[[Tensor], Tensor]) -> None:
     """Check a tensor argument where its entries can be read: not while tracing, under vmap or on an accelerator."""
-    if torch.compiler.is_compiling() or value.device.type != "cpu" or is_functorch_wrapped_tensor(value):
+    if not is_plain(value):
         return
     right = is_right(value.detach())
     if not bool(right.all()):

@@ -4,7 +4,6 @@ Shapes: R rows, N entries, A is R or 1.
 """
 
 import math
-import numbers
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax import reference
-from anymax.mappings.arguments import check_per_row, map_rows, per_row, prepare
+from anymax.mappings.arguments import COMPUTED_IN, check_number, check_per_row, map_rows, per_row, prepare
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -40,6 +39,8 @@ class Entmax(nn.Module):
 
     def __init__(self, alpha: float = 1.5, dim: int = -1) -> None:
         super().__init__()
+        if isinstance(alpha, Tensor):
+            raise TypeError("alpha must be a number here; LearnedEntmax holds alphas that are learned")
         check_alpha(alpha)
         self.alpha = alpha
         self.dim = dim
@@ -80,7 +81,8 @@ class LearnedEntmax(nn.Module):
     @property
     def alpha(self) -> Tensor:
         """The current alphas, in `shape`, attached to the parameter."""
-        return 1 + torch.sigmoid(self.pre_alpha)
+        # In half precision the sum would round to 1 or 2.
+        return 1 + torch.sigmoid(self.pre_alpha.to(COMPUTED_IN.get(self.pre_alpha.dtype, self.pre_alpha.dtype)))
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return entmax(scores, self.alpha, dim=self.dim, mask=mask)
@@ -89,10 +91,9 @@ class LearnedEntmax(nn.Module):
         return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}"
 
 
-def check_alpha(alpha: float) -> None:
-    if not isinstance(alpha, numbers.Real):
-        raise TypeError(f"alpha must be a number or a tensor, got {type(alpha).__name__}")
-    if not 1 <= alpha < math.inf:
+def check_alpha(alpha: float, largest: float = math.inf) -> None:
+    check_number("alpha", alpha)
+    if not (1 <= alpha < math.inf and alpha <= largest):
         raise ValueError(
             f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
         )
@@ -101,7 +102,7 @@ def check_alpha(alpha: float) -> None:
 def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
     """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real."""
     if not isinstance(alpha, Tensor):
-        check_alpha(alpha)
+        check_alpha(alpha, torch.finfo(scores.dtype).max)
         return scores.new_full((1,), alpha)
     check_per_row("alpha", alpha, scores, dim)
     return per_row(alpha.to(scores.dtype), scores, dim)

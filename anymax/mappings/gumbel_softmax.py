@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anymax.mappings.arguments import check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
 from anymax.mappings.softmax import softmax
 
 
@@ -33,7 +33,10 @@ def gumbel_softmax(
     _check_tau(tau, prepared, dim)
     # -log of an exponential variable is a Gumbel variable.
     noise = -torch.empty_like(prepared).exponential_(generator=generator).log()
-    relaxed = softmax((prepared + noise) / tau, dim=dim)
+    perturbed = prepared + noise
+    # The largest becomes zero, which no tau can make overflow.
+    top = perturbed.detach().amax(dim, keepdim=True)
+    relaxed = softmax((perturbed - torch.where(top == -torch.inf, 0, top)) / tau, dim=dim)
     if not hard:
         return relaxed.to(scores.dtype)
     # A row with nothing to choose stays empty.
@@ -44,7 +47,7 @@ def gumbel_softmax(
 
 def annealed_tau(step: int, *, rate: float, floor: float) -> float:
     """The temperature at a step of training: max(floor, exp(-rate * step))."""
-    if rate < 0 or floor <= 0 or step < 0:
+    if not (rate >= 0 and floor > 0 and step >= 0):
         raise ValueError(
             f"rate and step must not be negative and floor must be above 0, got {rate=}, {step=}, {floor=}"
         )
@@ -56,11 +59,12 @@ class LearnedTau(nn.Module):
 
     def __init__(self, initial: float = 1.0, *, floor: float = 0.0) -> None:
         super().__init__()
-        if not initial > floor >= 0:
-            raise ValueError(f"initial must be above floor and floor at least 0, got {initial=}, {floor=}")
+        if not math.inf > initial > floor >= 0:
+            raise ValueError(f"initial must be above floor, finite, and floor at least 0, got {initial=}, {floor=}")
         self.floor = floor
+        above = initial - floor
         # The inverse of softplus.
-        self.pre_tau = nn.Parameter(torch.tensor(math.log(math.expm1(initial - floor))))
+        self.pre_tau = nn.Parameter(torch.tensor(above + math.log(-math.expm1(-above))))
 
     def forward(self) -> Tensor:
         return self.floor + functional.softplus(self.pre_tau)
@@ -73,5 +77,7 @@ def _check_tau(tau: float | Tensor, scores: Tensor, dim: int) -> None:
     if isinstance(tau, Tensor):
         check_per_row("tau", tau, scores, dim)
         check_values("tau", "finite and above 0", tau, lambda t: (t > 0) & (t < torch.inf))
-    elif not 0 < tau < math.inf:
-        raise ValueError(f"tau must be finite and above 0, got {tau}; use argmax for the limit at 0")
+    else:
+        check_number("tau", tau)
+        if not 0 < tau < math.inf:
+            raise ValueError(f"tau must be finite and above 0, got {tau}; use argmax for the limit at 0")

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
 from anymax.mappings.entmax import entmax
 
 
@@ -29,8 +29,10 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
         check_per_row("alpha", alpha, prepared, dim)
         check_values("alpha", "finite and greater than 1", alpha, lambda a: (a > 1) & (a < torch.inf))
         alpha = alpha.to(prepared.dtype)
-    elif not 1 < alpha < math.inf:
-        raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
+    else:
+        check_number("alpha", alpha)
+        if not 1 < alpha < math.inf:
+            raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
     left_out = prepared == -torch.inf
     # A constant added to all scores changes nothing; off it goes before scaling would round it.
     top = prepared.detach().amax(dim, keepdim=True)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from anymax.mappings.arguments import prepare
+
 # The barrier's weight falls by this factor per stage, down to where it no longer shows in double precision.
 BARRIER_FACTOR = 0.2
 FINAL_BARRIER = 1e-13
@@ -21,8 +23,7 @@ def regularized_argmax(scores: Tensor, omega: Callable[[Tensor], Tensor]) -> Ten
     logarithmic barrier that fades, in double precision, O(n^3) per step. Use it for rows of up to a few hundred
     entries. It carries no gradient. Entries the answer leaves out come out near 1e-12, not at zero.
     """
-    if scores.dim() == 0 or scores.shape[-1] == 0:
-        raise ValueError(f"scores must have at least one entry in the last dimension, got shape {tuple(scores.shape)}")
+    prepare(scores, -1, None)
     if not bool(scores.isfinite().all()):
         raise ValueError("scores must be finite; leave out the entries that may not be chosen")
     rows = scores.detach().double().reshape(-1, scores.shape[-1])

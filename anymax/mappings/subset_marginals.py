@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.backend import widest
-from anymax.mappings.arguments import check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
 
 
 def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -25,8 +25,10 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
     if isinstance(k, Tensor):
         check_per_row("k", k, prepared, dim)
         check_values("k", f"between 1 and the {n} entries along dim {dim}", k, lambda k: (k >= 1) & (k <= n))
-    elif not 1 <= k <= n:
-        raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")
+    else:
+        check_number("k", k)
+        if not 1 <= k <= n:
+            raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")
     moved = prepared.movedim(dim, -1)
     total = k.expand(*_row_shape(prepared, dim)).movedim(dim, -1) if isinstance(k, Tensor) else moved.new_full((1,), k)
     return _marginals(moved, total.to(moved.dtype)).movedim(-1, dim).to(scores.dtype)
@@ -51,8 +53,9 @@ def _marginals(scores: Tensor, total: Tensor) -> Tensor:
         free = available & ~full & (scores > tau)
         num_free = free.sum(-1, keepdim=True)
     # One exact step with the sets held fixed: the value tau has, and the gradient it should have.
-    inner = torch.where(free, scores, 0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - total
-    shifted = scores - inner / num_free.clamp(min=1)
+    wide_sum = torch.where(free, scores, 0).sum(-1, keepdim=True, dtype=widest(scores))
+    inner = wide_sum + full.sum(-1, keepdim=True) - total
+    shifted = scores - (inner / num_free.clamp(min=1)).to(scores.dtype)
     bad = top.isnan() | (top == torch.inf)
     marginals = torch.where(free, shifted.clamp(0, 1), full.to(scores.dtype))
     return marginals.masked_fill(bad, torch.nan)

@@ -74,3 +74,15 @@ def test_a_library_that_does_not_load_is_told(tmp_path: Path):
     script = "from anymax.kernels import library; print(library.why_missing())"
     reason = in_fresh_process(script, ANYMAX_KERNEL_FOLDER=str(tmp_path), ANYMAX_CPU_LEVEL=level)
     assert f"{library_name(level)} does not load" in reason
+
+
+def test_a_level_from_the_environment_that_is_not_there_is_warned_of():
+    script = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import anymax.kernels.library
+print(caught[0].message)
+"""
+    message = in_fresh_process(script, ANYMAX_CPU_LEVEL="nonsense")
+    assert "ANYMAX_CPU_LEVEL must be one of" in message and "'nonsense'" in message

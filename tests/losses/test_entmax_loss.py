@@ -180,6 +180,12 @@ def test_compiles_whole_with_a_learned_alpha() -> None:
     torch.testing.assert_close(got, torch.autograd.grad(anymax.entmax_loss(scores, target, alpha), (scores, alpha)))
 
 
+def test_fake_tensors_give_shapes() -> None:
+    with torch._subclasses.FakeTensorMode():
+        loss = anymax.entmax_loss(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), reduction="none")
+    assert loss.shape == (3,)
+
+
 def test_vmap_is_a_loop_and_passes_gradients() -> None:
     scores, target = torch.randn(3, 4, 5, requires_grad=True), torch.randint(5, (3, 4))
     losses = torch.vmap(anymax.entmax_loss)(scores, target)
@@ -201,6 +207,11 @@ def test_what_cannot_be_a_target_is_refused() -> None:
         anymax.entmax_loss(scores, torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="a target of distributions must have the shape of scores"):
         anymax.entmax_loss(scores, torch.rand(2, 4))
+    for wrong in (-torch.ones(2, 5), torch.full((2, 5), 0.5), torch.full((2, 5), torch.nan)):
+        with pytest.raises(ValueError, match="target must be a distribution in every row"):
+            anymax.entmax_loss(scores, wrong)
+    with pytest.raises(ValueError, match="target must be on the device of scores"):
+        anymax.entmax_loss(scores, torch.zeros(2, dtype=torch.long, device="meta"))
     with pytest.raises(TypeError, match="target must hold classes"):
         anymax.entmax_loss(scores, torch.zeros(2, dtype=torch.bool))
     with pytest.raises(TypeError, match="target must be a tensor"):

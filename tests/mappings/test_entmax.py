@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import anymax
-from tests.oracles import nearest_point, slope
+from tests.oracles import entmax_exactly, nearest_point, slope
 
 pytestmark = pytest.mark.usefixtures("engine")
 ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0]
@@ -39,6 +39,22 @@ def test_is_the_euclidean_projection_at_two() -> None:
     expected = nearest_point(scores, total=1.0, upper=None)
     for alpha in (2.0, torch.full((8, 1), 2.0, dtype=torch.float64)):
         torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.6, 2.5, 4.0, 10.0, 30.0])
+def test_is_exact_to_double_precision_for_every_alpha(alpha: float) -> None:
+    # Nearly equal scores too: there the last entry in has a small probability, which hangs on every digit.
+    for scores in (torch.randn(5).double(), torch.randn(5).double() * 0.01, torch.tensor([0.0, -0.011]).double()):
+        torch.testing.assert_close(anymax.entmax(scores, alpha), entmax_exactly(scores, alpha), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_next_number_after_one_is_as_good_as_one(dtype: torch.dtype) -> None:
+    scores, one = torch.randn(20, 15, dtype=dtype), torch.tensor(1.0, dtype=dtype)
+    for steps in (1, 4, 16, 64):
+        alpha = one * (1 + steps * torch.finfo(dtype).eps)
+        atol = 1e-5 if dtype == torch.float32 else 1e-12
+        torch.testing.assert_close(anymax.entmax(scores, alpha), torch.softmax(scores, -1), rtol=0, atol=atol)
 
 
 def test_goes_to_argmax_as_alpha_grows() -> None:
@@ -135,6 +151,27 @@ def test_an_alpha_that_does_not_broadcast_is_refused() -> None:
 def test_an_alpha_that_is_no_number_is_refused() -> None:
     with pytest.raises(TypeError, match="alpha must be a number or a tensor"):
         anymax.entmax(torch.randn(2, 3), "1.5")
+    with pytest.raises(TypeError, match="alpha must be a tensor of real numbers"):
+        anymax.entmax(torch.randn(2, 3), torch.tensor(True))
+
+
+def test_an_alpha_on_another_device_is_refused() -> None:
+    alpha = torch.tensor(1.5, device="meta")
+    with pytest.raises(ValueError, match="alpha must be on the device of scores, cpu, got meta"):
+        anymax.entmax(torch.randn(2, 3), alpha)
+    with pytest.raises(ValueError, match="mask must be on the device of scores"):
+        anymax.entmax(torch.randn(2, 3), mask=torch.ones(2, 3, dtype=torch.bool, device="meta"))
+
+
+def test_scores_on_the_meta_device_give_shapes() -> None:
+    assert anymax.entmax(torch.randn(2, 3, device="meta")).shape == (2, 3)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_traced_module_computes_anew() -> None:
+    traced = torch.jit.trace(anymax.Entmax(1.5), torch.randn(3, 4), check_trace=False)
+    scores = torch.randn(3, 4)
+    torch.testing.assert_close(traced(scores), anymax.entmax(scores, 1.5))
 
 
 def test_scores_without_a_dimension_are_refused() -> None:
@@ -149,6 +186,8 @@ def test_the_module_is_the_function() -> None:
     assert "alpha=1.3" in repr(module)
     with pytest.raises(ValueError, match="alpha must be finite"):
         anymax.Entmax(0.5)
+    with pytest.raises(TypeError, match="LearnedEntmax holds alphas that are learned"):
+        anymax.Entmax(torch.tensor(1.5))
 
 
 def test_learned_alphas_start_spread_between_softmax_and_sparsemax() -> None:
@@ -180,6 +219,12 @@ def test_learned_alpha_refuses_a_start_outside_its_range() -> None:
     for initial in (1.0, 2.0, 2.5):
         with pytest.raises(ValueError, match="initial must lie strictly between 1 and 2"):
             anymax.LearnedEntmax(initial=initial)
+
+
+def test_learned_alpha_in_half_precision_keeps_off_the_ends() -> None:
+    module = anymax.LearnedEntmax(initial=1.001).bfloat16()
+    assert 1 < module.alpha.item() < 1.01
+    assert module(torch.randn(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 def test_learned_alpha_survives_the_state_dict() -> None:

@@ -79,3 +79,11 @@ def test_a_tau_outside_its_range_is_refused(tau: float) -> None:
     for value in (tau, torch.tensor(tau), torch.tensor([[1.0], [tau]])):
         with pytest.raises(ValueError, match="tau must be finite and above 0"):
             anymax.gumbel_softmax(torch.randn(2, 3), value)
+
+
+def test_a_tau_next_to_zero_or_a_high_one_does_not_overflow() -> None:
+    sample = anymax.gumbel_softmax(torch.randn(5, 4), 1e-40)
+    torch.testing.assert_close(sample, anymax.argmax(sample))
+    torch.testing.assert_close(anymax.LearnedTau(1000.0)(), torch.tensor(1000.0))
+    with pytest.raises(TypeError, match="tau must be a number or a tensor"):
+        anymax.gumbel_softmax(torch.randn(2, 3), "1")

@@ -33,3 +33,5 @@ def test_what_it_cannot_solve_is_refused() -> None:
         anymax.regularized_argmax(torch.tensor([1.0, -torch.inf]), lambda p: p @ p)
     with pytest.raises(ValueError, match="at least one entry"):
         anymax.regularized_argmax(torch.randn(2, 0), lambda p: p @ p)
+    with pytest.raises(TypeError, match="scores must be floating point"):
+        anymax.regularized_argmax(torch.tensor([1, 2]), lambda p: p @ p)

@@ -44,3 +44,8 @@ def test_a_k_outside_its_range_is_refused(k: float) -> None:
     for value in (k, torch.tensor([[2.0], [k]])):
         with pytest.raises(ValueError, match="k must"):
             anymax.subset_marginals(torch.randn(2, 5), value)
+
+
+def test_a_long_row_keeps_its_total() -> None:
+    marginals = anymax.subset_marginals(torch.randn(200_000), 50_000)
+    torch.testing.assert_close(marginals.double().sum().item(), 50_000.0, rtol=1e-7, atol=0)

@@ -15,27 +15,32 @@ from anymax.kernels.operator import operator
 BACKENDS: dict[str, Any] = {"native": native, "reference": reference}
 
 
-def _pick(scores: Tensor) -> Any:
-    return BACKENDS[choose(BACKENDS, scores)]
+def _pick(matrix_RN: Tensor, alpha_A: Tensor) -> Any:
+    if alpha_A.dtype != matrix_RN.dtype or alpha_A.shape[0] not in (1, matrix_RN.shape[0]):
+        raise ValueError(
+            f"alpha must be {matrix_RN.dtype} with 1 or {matrix_RN.shape[0]} entries, one per row, "
+            f"got {alpha_A.dtype} with {alpha_A.shape[0]}"
+        )
+    return BACKENDS[choose(BACKENDS, matrix_RN)]
 
 
 def entmax_of_plain(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
     """The operator `entmax` without the dispatcher, for tensors that `is_plain` of."""
-    return _pick(scores_RN).forward(scores_RN.contiguous(), alpha_A.contiguous())
+    return _pick(scores_RN, alpha_A).forward(scores_RN.contiguous(), alpha_A.contiguous())
 
 
 def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
-    return _pick(scores_RN).conjugate(scores_RN.contiguous(), alpha_A.contiguous())
+    return _pick(scores_RN, alpha_A).conjugate(scores_RN.contiguous(), alpha_A.contiguous())
 
 
 def _backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
     arguments = (grad_RN.contiguous(), probs_RN.contiguous(), alpha_A.contiguous())
-    return _pick(probs_RN).backward(*arguments)
+    return _pick(probs_RN, alpha_A).backward(*arguments)
 
 
 def _backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     arguments = (grad_RN.contiguous(), probs_RN.contiguous(), alpha_A.contiguous())
-    return _pick(probs_RN).backward_both(*arguments)
+    return _pick(probs_RN, alpha_A).backward_both(*arguments)
 
 
 def _like(matrix: Tensor) -> Tensor:

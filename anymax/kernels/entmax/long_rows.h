@@ -176,40 +176,57 @@ template <class T> Solution softmax_row(const T* x, T* out, int64_t n, T top) {
     return {0, std::log(total)};
 }
 
-// alpha > 2.
+// alpha > 2. The power is steep where an entry enters the support: there p_i = [a (z_i - theta)]^(1/a) shows every rounding of
+// theta. So the unknown is v, the probability of the last entry that is in, with score x_k, and no difference is small:
+//
+//     p_i = [v^a + a (x_i - x_k)]^(1/a).
+//
+// An entry is in if the sum without it, at v = 0, is still below one, which a binary search over the sorted candidates finds.
 template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, double a, T* scratch) {
-    // So steep a power shows the rounding of x - top in T.
-    const int64_t count = pack_candidates(x, n, static_cast<T>(top - 1 / a), T(0), scratch);
-    const auto prob = [a, top](T score, double w, double wa) {
-        const double z = static_cast<double>(score) - top;
-        // w^a may be too small for a double where w is not.
-        if (z == 0) return w;
-        const double b = wa + a * z;
-        return b > 0 ? std::pow(b, 1 / a) : 0.0;
+    int64_t count = pack_candidates(x, n, static_cast<T>(top - 1 / a), T(0), scratch);
+    std::sort(scratch, scratch + count, [](T left, T right) { return left > right; });
+    const auto prob = [a](double above_last, double v, double va) {
+        // v^a may be too small for a double where v is not.
+        return above_last == 0 ? v : std::pow(va + a * above_last, 1 / a);
     };
-    double low = 1.0 / static_cast<double>(n), high = 1, w = low, total = 0;
-    for (int step = 0; step < 200; ++step) {
-        const double wa = std::pow(w, a);
-        double slope = 0;
-        total = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            const double p = prob(scratch[i], w, wa);
-            total += p;
-            if (p > 0) slope += std::pow(w / p, a - 1);
-        }
-        (total < 1 ? low : high) = w;
-        if (total == 1 || high - low <= 1e-16 * high) break;
-        const double newton = w + (1 - total) / slope;
-        // Newton's steps may shrink the bracket from one side only; every third step halves it.
-        w = newton > low && newton < high && step % 3 != 2 ? newton : (low + high) / 2;
+    const auto total_of = [&](int64_t last, double v) {
+        const double va = std::pow(v, a);
+        double total = 0;
+        for (int64_t i = 0; i <= last; ++i) total += prob(double(scratch[i]) - double(scratch[last]), v, va);
+        return total;
+    };
+    int64_t last = 0;
+    for (int64_t out_of_reach = count; out_of_reach - last > 1;) {
+        const int64_t middle = (last + out_of_reach) / 2;
+        (total_of(middle, 0) < 1 ? last : out_of_reach) = middle;
     }
-    const double wa = std::pow(w, a);
+    double low = 0, high = 1, v = 1;
+    for (int step = 0; step < 200 && high - low > 1e-17; ++step) {
+        v = (low + high) / 2;
+        const double total = total_of(last, v);
+        if (total == 1) break;
+        (total < 1 ? low : high) = v;
+        const double va = std::pow(v, a);
+        double slope = 0;
+        for (int64_t i = 0; i <= last; ++i)
+            slope += std::pow(v / prob(double(scratch[i]) - double(scratch[last]), v, va), a - 1);
+        const double newton = v + (1 - total) / slope;
+        if (!(newton > low && newton < high)) continue;
+        // The step of Newton's method narrows the bracket from its own side.
+        const double there = total_of(last, newton);
+        v = newton;
+        if (there == 1) break;
+        (there < 1 ? low : high) = newton;
+    }
+    const double va = std::pow(v, a), total = total_of(last, v);
+    const T lowest = scratch[last];
     double expected = 0;
     for (int64_t i = 0; i < n; ++i) {
-        const double p = prob(x[i], w, wa) / total;
-        if (p > 0) expected += p * (static_cast<double>(x[i]) - top);
+        const double p = x[i] >= lowest ? prob(double(x[i]) - double(lowest), v, va) / total : 0;
+        if (p > 0) expected += p * (double(x[i]) - double(top));
         out[i] = static_cast<T>(p);
     }
+    const double wa = va + a * (double(top) - double(lowest));
     return {expected, (1 - wa) / a};
 }
 

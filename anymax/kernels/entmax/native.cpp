@@ -17,8 +17,8 @@
 // We go on from the Halley point (up to alpha = 1.5, where D2 is bounded) and drop what lies below the Newton point, which is
 // a proven lower bound of theta.
 //
-// For alpha > 2 the terms are steep at the edge of the support. There the unknown is the largest probability w in [1/n, 1],
-// p_i = [w^a + a z_i]_+ ^ (1/a), found by Newton's method inside a bracket, in double precision.
+// For alpha > 2 the terms are steep at the edge of the support, and the unknown is the smallest probability above zero:
+// steep_row in long_rows.h.
 
 #include "entmax/gradient.h"
 #include "entmax/short_rows.h"

@@ -41,7 +41,7 @@ template <class T> struct Split {
     ANYMAX_INLINE Vec<T> below(Vec<T> z) const { return (z - high) - low; }
 };
 
-// (1 - s^-a) / a without cancellation near s = 1.
+// (1 - s^-a) / a without cancellation near s = 1 and near a = 0.
 inline double general_gain(double a, double s) {
     const double e = s - 1;
     if (std::fabs(e) < 1e-3) return e * (1 - (1 + a) / 2 * e * (1 - (2 + a) / 3 * e));
@@ -50,7 +50,9 @@ inline double general_gain(double a, double s) {
 template <class T> ANYMAX_INLINE Vec<T> general_gain(Vec<T> a, Vec<T> s) {
     const Vec<T> e = s - 1;
     const Vec<T> near = e * (1 - (1 + a) / 2 * e * (1 - (2 + a) / 3 * e * (1 - (3 + a) / 4 * e)));
-    const Vec<T> far = (1 - exponential(-a * logarithm(s))) / a;
+    const Vec<T> log_s = logarithm(s), x = a * log_s;
+    const Vec<T> flat = log_s * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))));
+    const Vec<T> far = (x < T(0.02)) & (x > T(-0.02)) ? flat : (1 - exponential(-x)) / a;
     return (e < T(0.02)) & (e > T(-0.02)) ? near : far;
 }
 

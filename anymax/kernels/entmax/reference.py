@@ -39,6 +39,8 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     z_RN = wide_RN - top_R1.masked_fill(empty_R1, 0)
     lambda_R1, sum_R1 = _solve(z_RN, a_A1, n)
     probs_RN = _power(z_RN - lambda_R1, a_A1) / sum_R1
+    if bool((a_A1 > 1).any()):
+        probs_RN = torch.where(a_A1 > 1, _steep(z_RN, a_A1), probs_RN)
     expected_R1 = torch.where(probs_RN > 0, probs_RN * z_RN, 0).sum(1, keepdim=True)
     conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / (a_A1 + 1)
     bad_R1 = torch.isnan(wide_RN).any(1, keepdim=True) | (top_R1 == torch.inf)
@@ -124,6 +126,41 @@ def _weigh(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, 
     inner_R1 = torch.where(weight_RN != 0, weight_RN * grad_RN, 0).sum(1, keepdim=True)
     mean_R1 = inner_R1 / torch.where(total_R1 == 0, 1, total_R1)
     return weight_RN, torch.where(weight_RN != 0, grad_RN - mean_R1, 0)
+
+
+def _steep(z_RN: Tensor, a_A1: Tensor) -> Tensor:
+    """Probabilities for alpha > 2, where lambda cannot be exact enough: the power is steep where an entry enters.
+
+    The unknown is v, the probability of the last entry that is in, at score z_k: p_i = [v^a + a (z_i - z_k)]^(1/a).
+    """
+    a_A1 = a_A1.clamp(min=1)
+    sorted_RN = z_RN.sort(1, descending=True).values
+
+    def probs_at(last_R1: Tensor, v_R1: Tensor) -> Tensor:
+        above_RN = z_RN - sorted_RN.gather(1, last_R1)
+        base_RN = v_R1**a_A1 + a_A1 * above_RN.clamp(min=0)
+        power_RN = torch.where(base_RN > 0, base_RN, 1) ** (1 / a_A1)
+        # v^a may be too small for a float where v is not.
+        inside_RN = torch.where(above_RN > 0, power_RN, v_R1)
+        return torch.where(above_RN >= 0, inside_RN, 0)
+
+    def total_at(last_R1: Tensor, v_R1: Tensor) -> Tensor:
+        return probs_at(last_R1, v_R1).sum(1, keepdim=True)
+
+    # An entry is in if the sum without it, at v = 0, is still below one: binary search for the last one.
+    last_R1 = torch.zeros_like(z_RN[:, :1], dtype=torch.long)
+    step = 1 << max(z_RN.shape[1] - 1, 1).bit_length()
+    zero_R1 = torch.zeros_like(z_RN[:, :1])
+    while step := step // 2:
+        next_R1 = (last_R1 + step).clamp(max=z_RN.shape[1] - 1)
+        last_R1 = torch.where(total_at(next_R1, zero_R1) < 1, next_R1, last_R1)
+    low_R1, high_R1 = zero_R1, torch.ones_like(zero_R1)
+    for _ in range(MAX_STEPS):
+        middle_R1 = (low_R1 + high_R1) / 2
+        is_low_R1 = total_at(last_R1, middle_R1) < 1
+        low_R1, high_R1 = torch.where(is_low_R1, middle_R1, low_R1), torch.where(is_low_R1, high_R1, middle_R1)
+    probs_RN = probs_at(last_R1, low_R1)
+    return probs_RN / probs_RN.sum(1, keepdim=True)
 
 
 def _psi(t_RN: Tensor) -> Tensor:

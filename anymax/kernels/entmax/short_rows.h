@@ -1,5 +1,5 @@
 // Several short rows side by side, one per lane: the sums of the search need no reduction across a vector, and its scalar
-// steps serve all rows at once. Worth it where a row is too short for packing its candidates to pay.
+// steps serve all rows at once. Worth it where a row has too few candidates to fill vectors, and the search is mostly waiting.
 
 #pragma once
 
