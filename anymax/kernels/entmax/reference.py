@@ -5,7 +5,7 @@ With a = alpha - 1 and u = z - lambda, where the row's maximum is already subtra
     p = [1 + a u]_+ ^ (1/a) = exp(log1p(a u) / a),    which is exp(u) at a = 0,
 
 for the one lambda at which a row sums to one. It lies in [0, (1 - n^-a) / a]. Newton's method on S(lambda)^a, where S
-is the sum, is kept inside that bracket. Shapes: R rows, N entries, A is R or 1.
+is the sum, is kept inside that bracket. Shapes: R rows, N entries, C of them candidates, A is R or 1.
 """
 
 import torch
@@ -41,6 +41,7 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     probs_RN = _power(z_RN - lambda_R1, a_A1) / sum_R1
     if bool((a_A1 > 1).any()):
         probs_RN = torch.where(a_A1 > 1, _steep(z_RN, a_A1), probs_RN)
+        lambda_R1 = torch.where(a_A1 > 1, (1 - probs_RN.amax(1, keepdim=True) ** a_A1) / a_A1, lambda_R1)
     expected_R1 = torch.where(probs_RN > 0, probs_RN * z_RN, 0).sum(1, keepdim=True)
     conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / (a_A1 + 1)
     bad_R1 = torch.isnan(wide_RN).any(1, keepdim=True) | (top_R1 == torch.inf)
@@ -98,18 +99,19 @@ def _solve(z_RN: Tensor, a_A1: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The lambda of each row, and the sum of the row's probabilities there (one, but for rounding)."""
     low_R1 = torch.zeros_like(z_RN[:, :1])
     high_R1 = _gain(torch.full_like(low_R1, n), a_A1)
-    # What rounding leaves of a sum of n terms.
-    lambda_R1, tolerance = low_R1, torch.finfo(z_RN.dtype).eps * (4 + n**0.5)
+    lambda_R1, smallest_step = low_R1, 4 * torch.finfo(z_RN.dtype).eps
     for _ in range(MAX_STEPS):
         probs_RN = _power(z_RN - lambda_R1, a_A1)
         sum_R1 = probs_RN.sum(1, keepdim=True)
-        if bool(((sum_R1 - 1).abs() <= tolerance).all()):
-            break
         low_R1 = torch.where(sum_R1 >= 1, lambda_R1, low_R1)
         high_R1 = torch.where(sum_R1 <= 1, lambda_R1, high_R1)
         base_RN = torch.where(probs_RN > 0, 1 + a_A1 * (z_RN - lambda_R1), 1)
-        newton_R1 = lambda_R1 + sum_R1 / (probs_RN / base_RN).sum(1, keepdim=True) * _gain(sum_R1, a_A1)
-        inside_R1 = (newton_R1 > low_R1) & (newton_R1 < high_R1)
+        step_R1 = sum_R1 / (probs_RN / base_RN).sum(1, keepdim=True) * _gain(sum_R1, a_A1)
+        # A row with NaN never gets there, and one with alpha > 2 need not.
+        if not bool(((step_R1.abs() > smallest_step * (1 + lambda_R1)) & (a_A1 <= 1)).any()):
+            break
+        newton_R1 = lambda_R1 + step_R1
+        inside_R1 = (newton_R1 >= low_R1) & (newton_R1 <= high_R1)
         lambda_R1 = torch.where(inside_R1, newton_R1, (low_R1 + high_R1) / 2)
     return lambda_R1, sum_R1
 
@@ -134,32 +136,34 @@ def _steep(z_RN: Tensor, a_A1: Tensor) -> Tensor:
     The unknown is v, the probability of the last entry that is in, at score z_k: p_i = [v^a + a (z_i - z_k)]^(1/a).
     """
     a_A1 = a_A1.clamp(min=1)
-    sorted_RN = z_RN.sort(1, descending=True).values
+    # Only the first few may be chosen, those above -1/a.
+    num_candidates = int((z_RN > -1 / a_A1).sum(1).max().clamp(min=1))
+    sorted_RC = z_RN.topk(num_candidates, dim=1).values
 
-    def probs_at(last_R1: Tensor, v_R1: Tensor) -> Tensor:
-        above_RN = z_RN - sorted_RN.gather(1, last_R1)
-        base_RN = v_R1**a_A1 + a_A1 * above_RN.clamp(min=0)
-        power_RN = torch.where(base_RN > 0, base_RN, 1) ** (1 / a_A1)
+    def probs_at(scores_RM: Tensor, last_R1: Tensor, v_R1: Tensor) -> Tensor:
+        above_RM = scores_RM - sorted_RC.gather(1, last_R1)
+        base_RM = v_R1**a_A1 + a_A1 * above_RM.clamp(min=0)
+        power_RM = torch.where(base_RM > 0, base_RM, 1) ** (1 / a_A1)
         # v^a may be too small for a float where v is not.
-        inside_RN = torch.where(above_RN > 0, power_RN, v_R1)
-        return torch.where(above_RN >= 0, inside_RN, 0)
+        inside_RM = torch.where(above_RM > 0, power_RM, v_R1)
+        return torch.where(above_RM >= 0, inside_RM, 0)
 
     def total_at(last_R1: Tensor, v_R1: Tensor) -> Tensor:
-        return probs_at(last_R1, v_R1).sum(1, keepdim=True)
+        return probs_at(sorted_RC, last_R1, v_R1).sum(1, keepdim=True)
 
     # An entry is in if the sum without it, at v = 0, is still below one: binary search for the last one.
-    last_R1 = torch.zeros_like(z_RN[:, :1], dtype=torch.long)
-    step = 1 << max(z_RN.shape[1] - 1, 1).bit_length()
     zero_R1 = torch.zeros_like(z_RN[:, :1])
+    last_R1 = torch.zeros_like(zero_R1, dtype=torch.long)
+    step = 1 << num_candidates.bit_length()
     while step := step // 2:
-        next_R1 = (last_R1 + step).clamp(max=z_RN.shape[1] - 1)
+        next_R1 = (last_R1 + step).clamp(max=num_candidates - 1)
         last_R1 = torch.where(total_at(next_R1, zero_R1) < 1, next_R1, last_R1)
     low_R1, high_R1 = zero_R1, torch.ones_like(zero_R1)
     for _ in range(MAX_STEPS):
         middle_R1 = (low_R1 + high_R1) / 2
         is_low_R1 = total_at(last_R1, middle_R1) < 1
         low_R1, high_R1 = torch.where(is_low_R1, middle_R1, low_R1), torch.where(is_low_R1, high_R1, middle_R1)
-    probs_RN = probs_at(last_R1, low_R1)
+    probs_RN = probs_at(z_RN, last_R1, low_R1)
     return probs_RN / probs_RN.sum(1, keepdim=True)
 
 
