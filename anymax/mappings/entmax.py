@@ -94,9 +94,7 @@ class LearnedEntmax(nn.Module):
 def check_alpha(alpha: float, largest: float = math.inf) -> None:
     check_number("alpha", alpha)
     if not (1 <= alpha < math.inf and alpha <= largest):
-        raise ValueError(
-            f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
-        )
+        raise reference.alpha_error(alpha)
 
 
 def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:

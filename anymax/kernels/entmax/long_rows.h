@@ -90,7 +90,6 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
     const double limit = power.limit(static_cast<double>(count))[0];
-    [[maybe_unused]] const double curvature = power.curvature()[0];
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
@@ -99,7 +98,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
         if constexpr (!Power::is_linear) {
             const double gain = power.gain(s.prob);
             newton = s.prob / s.slope * gain;
-            bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
+            bend = power.curvature()[0] * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
         }
         // A rough sum may be off by one percent.
         const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);

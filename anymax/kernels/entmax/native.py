@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import library
+from anymax.kernels.entmax.reference import alpha_error
 
 _FORWARD = {torch.float32: "anymax_entmax_forward_float32", torch.float64: "anymax_entmax_forward_float64"}
 _BACKWARD = {torch.float32: "anymax_entmax_backward_float32", torch.float64: "anymax_entmax_backward_float64"}
@@ -61,10 +62,7 @@ def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: 
         torch.get_num_threads(),
     )
     if status > 0:
-        raise ValueError(
-            f"alpha must be finite and at least 1, got {alpha_A[status - 1].item()}; "
-            "use 1 + sigmoid(a) to learn it, argmax for its limit"
-        )
+        raise alpha_error(alpha_A[status - 1].item())
     _check_memory(status)
 
 

@@ -69,12 +69,9 @@ template <class T> struct Linear {  // alpha = 2
     // The sum has a kink wherever an entry leaves: only a settled support ends the search.
     static constexpr double tolerance = 0;
     static constexpr double exponent() { return 1; }
-    static Vec<T> curvature() { return Vec<T>{}; }
     static Vec<T> limit(double n) { return splat(static_cast<T>(-1 / n)); }
     double threshold(double place) const { return place; }
     Vec<T> start() const { return splat<T>(-1); }
-    double gain(double s) const { return 1 - 1 / s; }
-    Vec<T> gain(Vec<T> s) const { return 1 - 1 / s; }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
         const Vec<T> b = at.below(z);
         return b > 0 ? b : Vec<T>{};

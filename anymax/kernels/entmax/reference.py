@@ -71,13 +71,18 @@ def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[T
     return (weight_RN * centred_RN).to(grad_RN.dtype), (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
 
 
+def alpha_error(alpha: float) -> ValueError:
+    """What every backend, and the edge above them, say of an alpha that has no entmax."""
+    return ValueError(
+        f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
+    )
+
+
 def _check_alpha(alpha_A: Tensor) -> None:
     # Reading a value from an accelerator would make every call wait for it.
     if alpha_A.device.type == "cpu" and not bool(((alpha_A >= 1) & (alpha_A < torch.inf)).all()):
         worst = alpha_A[~((alpha_A >= 1) & (alpha_A < torch.inf))][0].item()
-        raise ValueError(
-            f"alpha must be finite and at least 1, got {worst}; use 1 + sigmoid(a) to learn it, argmax for its limit"
-        )
+        raise alpha_error(worst)
 
 
 def _power(u_RN: Tensor, a_A1: Tensor) -> Tensor:

@@ -41,7 +41,6 @@ ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int
 template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z, int64_t count) {
     power.at.set_lanes(power.start());
     const Vec<T> limit = power.limit(static_cast<double>(count));
-    [[maybe_unused]] const Vec<T> curvature = power.curvature();
     Vec<T> settled = {};
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 50; ++step) {
@@ -51,7 +50,7 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
         Vec<T> step_size = excess / s.slope;
         if constexpr (!Power::is_linear) {
             const Vec<T> gain = power.gain(s.prob);
-            const Vec<T> bend = curvature * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
+            const Vec<T> bend = power.curvature() * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
             step_size = s.prob / s.slope * gain / (1 - (bend < T(0.5) ? bend : splat<T>(0.5)));
         }
         const Vec<T> room = limit - power.at.high;
