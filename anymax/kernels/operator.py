@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-_library = torch.library.Library("anymax", "FRAGMENT")
+library = torch.library.Library("anymax", "FRAGMENT")
 
 
 def operator(
@@ -19,8 +19,8 @@ def operator(
         batched: given the operator, its rule under vmap.
     """
     name = schema.partition("(")[0]
-    _library.define(schema)
-    _library.impl(name, kernel, "CompositeExplicitAutograd")
+    library.define(schema)
+    library.impl(name, kernel, "CompositeExplicitAutograd")
     overload = getattr(torch.ops.anymax, name).default
     torch.library.register_fake(f"anymax::{name}", fake)
     torch.library.register_vmap(f"anymax::{name}", batched(overload))

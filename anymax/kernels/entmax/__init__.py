@@ -3,7 +3,7 @@
 Shapes: R rows, N entries, and one alpha per row or one for all (A is R or 1). Every matrix is contiguous.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,25 @@ def _backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
 def _backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     arguments = (grad_RN.contiguous(), probs_RN.contiguous(), alpha_A.contiguous())
     return _pick(probs_RN, alpha_A).backward_both(*arguments)
+
+
+class Support(NamedTuple):
+    """What `support_` tells of each row: its maximum, the conjugate of the row minus that, the derivative of Omega by
+    alpha if wanted, and its list.
+
+    A row that is a list holds `counts_R` probabilities at its front and as many indices (int32) at its back; None for
+    the counts means that all rows hold probabilities.
+    """
+
+    top_R: Tensor
+    conjugate_R: Tensor
+    by_alpha_R: Tensor | None
+    counts_R: Tensor | None
+
+
+def support_(scores_RN: Tensor, alpha_A: Tensor, *, capacity: int, wants_by_alpha: bool) -> Support:
+    """Entmax in place, of rows that may stand apart: as lists of what was chosen if those hold `capacity` at most."""
+    return Support(*_pick(scores_RN, alpha_A).support_(scores_RN, alpha_A.contiguous(), capacity, wants_by_alpha))
 
 
 def _like(matrix: Tensor) -> Tensor:

@@ -4,6 +4,7 @@
 
 #include "entmax/power.h"
 #include "rows.h"
+#include "scan.h"
 
 namespace anymax {
 
@@ -15,31 +16,6 @@ struct Sums {
 struct Solution {
     double expected, lambda;
 };
-
-struct Row {
-    double top;
-    bool has_nan;
-};
-
-template <class T> Row scan(const T* x, int64_t n) {
-    constexpr int kChains = 4;
-    Vec<T> best[kChains];
-    Mask<T> nan[kChains] = {};
-    for (auto& b : best) b = splat(-kInfinity<T>);
-    const auto look = [&](Vec<T> v, int chain) {
-        best[chain] = v > best[chain] ? v : best[chain];
-        nan[chain] |= v != v;
-    };
-    int64_t i = 0;
-    for (; i + kChains * kLanes<T> <= n; i += kChains * kLanes<T>)
-        for (int chain = 0; chain < kChains; ++chain) look(load(x + i + chain * kLanes<T>), chain);
-    for (; i < n; i += kLanes<T>) look(load_up_to(x + i, n - i, -kInfinity<T>), 0);
-    for (int chain = 1; chain < kChains; ++chain) {
-        look(best[chain], 0);
-        nan[0] |= nan[chain];
-    }
-    return {maximum<T>(best[0]), any<T>(nan[0])};
-}
 
 // Packed scores end in a vector of minus infinity, which no power chooses.
 template <class T> void pad(T* z, int64_t count) { store(z + count, splat(-kInfinity<T>)); }
@@ -242,10 +218,11 @@ template <class T> T conjugate_of(const Solution& solution, double alpha) {
     return static_cast<T>(((alpha - 1) * solution.expected + solution.lambda) / alpha);
 }
 
-template <class T> void long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch) {
+// `out` may be the row itself. Returns the maximum.
+template <class T> T long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch) {
     const Row row = scan(x, n);
-    if (settle_without_search(row, out, conjugate, n)) return;
     const T top = static_cast<T>(row.top);
+    if (settle_without_search(row, out, conjugate, n)) return top;
     const double a = alpha - 1;
     const Vec<T> exponent = splat(static_cast<T>(a));
     const bool wants_expected = conjugate != nullptr;
@@ -266,6 +243,7 @@ template <class T> void long_row(const T* x, double alpha, T* out, T* conjugate,
         case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
     }
     if (conjugate) *conjugate = conjugate_of<T>(solution, alpha);
+    return top;
 }
 
 }  // namespace anymax

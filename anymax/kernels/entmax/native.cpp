@@ -22,6 +22,7 @@
 
 #include "entmax/gradient.h"
 #include "entmax/short_rows.h"
+#include "entmax/support.h"
 #include "rows.h"
 
 namespace anymax {
@@ -76,6 +77,15 @@ int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alph
     return done ? 0 : kOutOfMemory;
 }
 
+constexpr int64_t kListed = 0, kDense = -2;
+
+template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
+    if (const int64_t bad = bad_alpha(job.alpha, job.num_alphas)) return bad;
+    bool enough_memory = true;
+    const bool is_listed = support(job, threads, enough_memory);
+    return !enough_memory ? kOutOfMemory : is_listed ? kListed : kDense;
+}
+
 }  // namespace
 }  // namespace anymax
 
@@ -88,6 +98,20 @@ int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alph
                                                         T* grad_scores, T* grad_alpha, int64_t rows, int64_t n,            \
                                                         int threads) {                                                      \
         return anymax::backward(grad, probs, alpha, num_alphas, grad_scores, grad_alpha, rows, n, threads);                 \
+    }                                                                                                                       \
+    ANYMAX_EXPORT int64_t anymax_entmax_support_##NAME(T* scores, int64_t stride, const T* alpha, int64_t num_alphas,      \
+                                                       T* tops, T* conjugates, T* by_alpha, int64_t* counts,               \
+                                                       int64_t capacity, int64_t rows, int64_t n, int threads) {           \
+        return anymax::support_of<T>(                                                                                       \
+            {scores, stride, alpha, num_alphas, tops, conjugates, by_alpha, counts, capacity, rows, n}, threads);           \
+    }                                                                                                                       \
+    ANYMAX_EXPORT int64_t anymax_entmax_products_##NAME(                                                                    \
+        const T* block, int64_t stride, const int64_t* counts, const T* coefficient, const T* weight, const T* hidden,     \
+        T* grad_hidden, T* grad_weight, T* grad_bias, int64_t rows, int64_t n, int64_t dim, int threads) {                  \
+        anymax::multiply_lists<T>({block, stride, counts, coefficient, weight, hidden, grad_hidden, grad_weight, grad_bias, \
+                                   rows, n, dim},                                                                           \
+                                  threads);                                                                                 \
+        return 0;                                                                                                           \
     }
 
 ANYMAX_ENTMAX(float, float32)

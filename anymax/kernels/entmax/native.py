@@ -7,7 +7,12 @@ from anymax.kernels import library
 from anymax.kernels.entmax.reference import alpha_error
 
 _FORWARD = {torch.float32: "anymax_entmax_forward_float32", torch.float64: "anymax_entmax_forward_float64"}
+_SUPPORT = {torch.float32: "anymax_entmax_support_float32", torch.float64: "anymax_entmax_support_float64"}
+_PRODUCTS = {torch.float32: "anymax_entmax_products_float32", torch.float64: "anymax_entmax_products_float64"}
 _BACKWARD = {torch.float32: "anymax_entmax_backward_float32", torch.float64: "anymax_entmax_backward_float64"}
+
+# What the library answers where the rows are too full to be listed.
+_DENSE = -2
 
 
 def why_unsupported(scores: Tensor) -> str | None:
@@ -46,6 +51,67 @@ def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[T
     grad_alpha_R = probs_RN.new_empty(probs_RN.shape[0])
     _backward(grad_RN, probs_RN, alpha_A, grad_scores_RN, grad_alpha_R)
     return grad_scores_RN, grad_alpha_R
+
+
+def support_(
+    scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Entmax in place; see `Support` for what comes back."""
+    num_rows, n = scores_RN.shape
+    top_R, conjugate_R = scores_RN.new_empty(2, num_rows)
+    by_alpha_R = scores_RN.new_empty(num_rows) if wants_by_alpha else None
+    counts_R = torch.empty(num_rows, dtype=torch.int64)
+    status = library.function(_SUPPORT[scores_RN.dtype], "plplppppllli")(
+        scores_RN.data_ptr(),
+        scores_RN.stride(0),
+        alpha_A.data_ptr(),
+        alpha_A.numel(),
+        top_R.data_ptr(),
+        conjugate_R.data_ptr(),
+        None if by_alpha_R is None else by_alpha_R.data_ptr(),
+        counts_R.data_ptr(),
+        capacity,
+        num_rows,
+        n,
+        torch.get_num_threads(),
+    )
+    if status > 0:
+        raise alpha_error(alpha_A[status - 1].item())
+    if status == _DENSE:
+        return top_R, conjugate_R, by_alpha_R, None
+    _check_memory(status)
+    return top_R, conjugate_R, by_alpha_R, counts_R
+
+
+def add_products(
+    lists_RN: Tensor,
+    counts_R: Tensor,
+    coefficient_R: Tensor,
+    weight_ND: Tensor,
+    hidden_RD: Tensor,
+    *,
+    into_hidden_RD: Tensor | None,
+    into_weight_ND: Tensor | None,
+    into_bias_N: Tensor | None,
+) -> None:
+    """Multiply listed rows P, weighted by c, with a layer: c P W is written, P' c H and P' c are added."""
+    num_rows, n = lists_RN.shape
+    results = (into_hidden_RD, into_weight_ND, into_bias_N)
+    for tensor in (coefficient_R, weight_ND, hidden_RD, *results):
+        assert tensor is None or (tensor.is_contiguous() and tensor.dtype == lists_RN.dtype)
+    library.function(_PRODUCTS[lists_RN.dtype], "plpppppppllli")(
+        lists_RN.data_ptr(),
+        lists_RN.stride(0),
+        counts_R.data_ptr(),
+        coefficient_R.data_ptr(),
+        weight_ND.data_ptr(),
+        hidden_RD.data_ptr(),
+        *(None if tensor is None else tensor.data_ptr() for tensor in results),
+        num_rows,
+        n,
+        weight_ND.shape[1],
+        torch.get_num_threads(),
+    )
 
 
 def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: Tensor | None) -> None:

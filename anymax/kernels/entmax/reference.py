@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.backend import widest
+from anymax.kernels.entmax.omega import tsallis_by_alpha
 
 # Bisection alone narrows the bracket to the last bit of a double in this many steps; Newton's method needs about five.
 MAX_STEPS = 64
@@ -50,6 +51,16 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
         return result.masked_fill(empty_R1, 0).masked_fill(bad_R1, torch.nan).to(scores_RN.dtype)
 
     return settle(probs_RN), settle(conjugate_R1)[:, 0]
+
+
+def support_(
+    scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool
+) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    """Maxima, conjugates, the derivative of Omega by alpha if wanted, and no lists: the scores become probabilities."""
+    top_R = scores_RN.amax(1)
+    probs_RN, conjugate_R = conjugate(scores_RN, alpha_A)
+    scores_RN.copy_(probs_RN)
+    return top_R, conjugate_R, tsallis_by_alpha(probs_RN, alpha_A) if wants_by_alpha else None, None
 
 
 def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:

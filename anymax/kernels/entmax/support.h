@@ -1,0 +1,183 @@
+// Entmax of a block of rows in place, as lists of what was chosen where that is little, and the products of such lists.
+//
+// A list stands in the row it comes from: `count` probabilities at its front, and as many indices (int32) at its back.
+
+#pragma once
+
+#include <atomic>
+
+#include "entmax/gradient.h"
+#include "entmax/long_rows.h"
+
+namespace anymax {
+
+template <class T> int32_t* indices_of(T* row, int64_t n, int64_t count) { return reinterpret_cast<int32_t*>(row + n) - count; }
+template <class T> const int32_t* indices_of(const T* row, int64_t n, int64_t count) {
+    return reinterpret_cast<const int32_t*>(row + n) - count;
+}
+
+template <class T> int64_t count_support(const T* p, int64_t n) {
+    Mask<T> counts = {};
+    int64_t i = 0, count = 0;
+    for (; i + kLanes<T> <= n; i += kLanes<T>) counts -= load(p + i) > 0;
+    for (; i < n; ++i) count += p[i] > 0;
+    for (int lane = 0; lane < kLanes<T>; ++lane) count += counts[lane];
+    return count;
+}
+
+// Turns a row of probabilities into its list; `scratch` has room for the row.
+template <class T> void make_list(T* p, int64_t n, int64_t count, T* scratch) {
+    T* probs = scratch;
+    int32_t* indices = reinterpret_cast<int32_t*>(scratch + count);
+    int64_t found = 0;
+    for (int64_t i = 0; i < n && found < count; i += kGroup * kLanes<T>) {
+        if (!Group<T>::load_up_to(p + i, n - i, T(0)).any_above(0)) continue;
+        const int64_t end = std::min(n, i + kGroup * kLanes<T>);
+        for (int64_t j = i; j < end; ++j) {
+            if (!(p[j] > 0)) continue;
+            probs[found] = p[j];
+            indices[found++] = static_cast<int32_t>(j);
+        }
+    }
+    std::copy(probs, probs + count, p);
+    std::copy(indices, indices + count, indices_of(p, n, count));
+}
+
+// The reverse of make_list.
+template <class T> void unmake_list(T* row, int64_t n, int64_t count, T* scratch) {
+    T* probs = scratch;
+    int32_t* indices = reinterpret_cast<int32_t*>(scratch + count);
+    std::copy(row, row + count, probs);
+    std::copy_n(indices_of(row, n, count), count, indices);
+    std::fill(row, row + n, T(0));
+    for (int64_t i = 0; i < count; ++i) row[indices[i]] = probs[i];
+}
+
+// The derivative of Omega by alpha at fixed p: sum over p of p log(p)^2 slope(t) with t = a log p and
+// slope = (exp(t) (t - 1) + 1) / t^2, minus Omega, over alpha; Omega = sum of p log(p) expm1(t) / t, over alpha.
+template <class T> double omega_by_alpha(const T* p, int64_t n, double a) {
+    double slopes = 0, omega = 0;
+    // Of the two series, and where they reach: |t| <= 1.
+    constexpr int kTerms = sizeof(T) == 4 ? 10 : 18;
+    for (int64_t i = 0; i < n; i += kLanes<T>) {
+        const Vec<T> v = load_up_to(p + i, n - i, T(0));
+        if (!any<T>(v > 0)) continue;
+        const Vec<T> log_p = safe_logarithm<T>(v), t = log_p * T(a);
+        const Vec<T> power = exponential(t), far = t < -1 ? t : splat<T>(-1);
+        Vec<T> slope = splat<T>(1), growth = splat<T>(1);
+        for (int k = kTerms; k > 0; --k) {
+            slope = 1 + slope * t * (T(k + 1) / (T(k) * T(k + 2)));
+            growth = 1 + growth * t * (T(1) / T(k + 1));
+        }
+        slope = t < -1 ? (power * (far - 1) + 1) / (far * far) : slope * T(0.5);
+        growth = t < -1 ? (power - 1) / far : growth;
+        const Vec<T> weight = v > 0 ? v * log_p : Vec<T>{};
+        slopes += double(sum<T>(weight * log_p * slope));
+        omega += double(sum<T>(weight * growth));
+    }
+    const double alpha = a + 1;
+    return (slopes - omega / alpha) / alpha;
+}
+
+template <class T> struct SupportJob {
+    T* scores;
+    int64_t stride;
+    const T* alpha;
+    int64_t num_alphas;
+    // Written for each row: its maximum, the conjugate of the row minus that, the derivative of Omega by alpha unless null,
+    // and the length of its list.
+    T* tops;
+    T* conjugates;
+    T* by_alpha;
+    int64_t* counts;
+    // How many entries may be listed in all; beyond, the rows stay probabilities.
+    int64_t capacity;
+    int64_t rows, n;
+};
+
+// Returns whether the rows are lists now; false leaves probabilities.
+template <class T> bool support(const SupportJob<T>& job, int threads, bool& enough_memory) {
+    std::atomic<int64_t> total{0};
+    const int64_t n = job.n, part = rows_per_part(job.rows, 1);
+    enough_memory = for_parts_of_rows<T>(job.rows, n, part, threads, n + 2 * kLanes<T>, [&](int64_t first, int64_t last, T* scratch) {
+        for (int64_t row = first; row < last; ++row) {
+            T* x = job.scores + row * job.stride;
+            const double alpha = double(job.alpha[job.num_alphas == 1 ? 0 : row]);
+            job.tops[row] = long_row(x, alpha, x, job.conjugates + row, n, scratch);
+            if (job.by_alpha) job.by_alpha[row] = static_cast<T>(omega_by_alpha(x, n, alpha - 1));
+            job.counts[row] = -1;
+            if (job.capacity <= 0) continue;
+            const bool is_number = x[0] == x[0];
+            const int64_t count = is_number ? count_support(x, n) : n;
+            const bool fits = total.fetch_add(count) + count <= job.capacity && 2 * count <= n && is_number;
+            if (!fits) {
+                total.fetch_add(job.capacity + 1);
+                continue;
+            }
+            make_list(x, n, count, scratch);
+            job.counts[row] = count;
+        }
+    });
+    const bool is_listed = job.capacity > 0 && total.load() <= job.capacity;
+    if (is_listed || !enough_memory) return is_listed;
+    enough_memory = for_parts_of_rows<T>(job.rows, n, part, threads, n, [&](int64_t first, int64_t last, T* scratch) {
+        for (int64_t row = first; row < last; ++row)
+            if (job.counts[row] >= 0) unmake_list(job.scores + row * job.stride, n, job.counts[row], scratch);
+    });
+    return false;
+}
+
+template <class T> ANYMAX_INLINE void add_scaled(T* into, const T* from, T factor, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) into[i] += factor * from[i];
+}
+
+template <class T> struct ListedProducts {
+    const T* block;
+    int64_t stride;
+    const int64_t* counts;
+    const T* coefficient;
+    const T* weight;
+    const T* hidden;
+    // Any of these may be null. The first is written, the others are added to.
+    T* grad_hidden;
+    T* grad_weight;
+    T* grad_bias;
+    int64_t rows, n, dim;
+};
+
+// grad_hidden = c P W,  grad_weight += P' c H,  grad_bias += P' c, of listed P. A word's row of the weight belongs to one
+// thread, and takes its terms in the order of the rows: the same sum for any number of threads.
+template <class T> void multiply_lists(const ListedProducts<T>& job, int threads) {
+    const int64_t n = job.n, dim = job.dim;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        if (job.grad_hidden) {
+#pragma omp for schedule(dynamic, 8) nowait
+            for (int64_t row = 0; row < job.rows; ++row) {
+                const T* probs = job.block + row * job.stride;
+                const int32_t* indices = indices_of(probs, n, job.counts[row]);
+                T* into = job.grad_hidden + row * dim;
+                std::fill(into, into + dim, T(0));
+                for (int64_t i = 0; i < job.counts[row]; ++i)
+                    add_scaled(into, job.weight + indices[i] * dim, job.coefficient[row] * probs[i], dim);
+            }
+        }
+#pragma omp for schedule(static, 1) nowait
+        for (int owner = 0; owner < threads; ++owner) {
+            if (!job.grad_weight && !job.grad_bias) continue;
+            for (int64_t row = 0; row < job.rows; ++row) {
+                const T* probs = job.block + row * job.stride;
+                const int32_t* indices = indices_of(probs, n, job.counts[row]);
+                const T* hidden = job.hidden + row * dim;
+                for (int64_t i = 0; i < job.counts[row]; ++i) {
+                    if (indices[i] % threads != owner) continue;
+                    const T factor = job.coefficient[row] * probs[i];
+                    if (job.grad_weight) add_scaled(job.grad_weight + indices[i] * dim, hidden, factor, dim);
+                    if (job.grad_bias) job.grad_bias[indices[i]] += factor;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace anymax

@@ -1,0 +1,200 @@
+"""What the linear losses share: hidden @ weight.T + bias in blocks of rows, and the products of the gradient.
+
+No tensor of rows x classes is ever alive. A block of scores is computed, gives way to its gradient in place, and is
+multiplied with the weight and the hidden states at once, in the forward already where the reduction allows; the
+backward then only scales. Shapes: T targets, G rows of scores for each, R = T G rows, B of them in a block, N classes,
+D the dimension of the hidden states.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from anymax.kernels.memory import large_empty, spread_rows
+from anymax.mappings.arguments import COMPUTED_IN
+
+# What a block of scores may take unless the caller says: this, or the given part of the weight where that is more.
+LEAST_BUDGET = 64 * 2**20
+PART_OF_WEIGHT = 4
+
+
+class Piece(NamedTuple):
+    """A part of the classes with a hidden state of its own; the scores of all pieces stand side by side."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Block(NamedTuple):
+    """What a rule leaves of a block of scores.
+
+    `coefficient_B` is still to be multiplied to the gradient that stands in place of the scores; None where it has
+    been. A rule whose gradient is sparse has done the products itself and sets `is_multiplied`.
+    """
+
+    losses: Tensor
+    coefficient_B: Tensor | None
+    is_multiplied: bool = False
+
+
+class Rule(Protocol):
+    """How the scores of a block turn into losses and gradients: what sets one linear loss apart from another."""
+
+    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: "Products") -> Block:
+        """Losses of a block's targets; the scores give way to their gradient unless `coefficient` is None."""
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients of the rule's own tensors, after the last block."""
+
+
+class Products:
+    """Gradients of the pieces, summed over blocks in float32 or better."""
+
+    def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool], scale: float) -> None:
+        self.pieces, self.scale = pieces, scale
+        self._wanted = [wanted[3 * i : 3 * i + 3] for i in range(len(pieces))]
+        self._hidden: list[Tensor | None] = []
+        self._weight: list[Tensor | None] = []
+        self._bias: list[Tensor | None] = []
+        for piece, (for_hidden, for_weight, for_bias) in zip(pieces, self._wanted, strict=True):
+            dtype = _computed_in(piece.weight)
+            self._hidden.append(large_empty(tuple(piece.hidden.shape), piece.hidden) if for_hidden else None)
+            self._weight.append(large_empty(tuple(piece.weight.shape), piece.weight, dtype) if for_weight else None)
+            self._bias.append(
+                torch.zeros_like(piece.bias, dtype=dtype) if for_bias and piece.bias is not None else None
+            )
+        self._is_first = True
+
+    def add(self, scores_BN: Tensor, rows: slice, coefficient_B: Tensor | None) -> None:
+        """Multiply the gradient of a block of scores with the weights and the hidden states."""
+        for i, (piece, columns) in enumerate(_with_columns(self.pieces)):
+            grad_BN = scores_BN[:, columns].to(piece.weight.dtype)
+            hidden_BD = piece.hidden[rows]
+            factor_B1 = None if coefficient_B is None else coefficient_B[:, None].to(hidden_BD.dtype)
+            into_hidden, into_weight, into_bias = self._hidden[i], self._weight[i], self._bias[i]
+            if into_weight is not None:
+                weighted_BD = hidden_BD if factor_B1 is None else hidden_BD * factor_B1
+                self._add_product(into_weight, grad_BN.T, weighted_BD)
+            if into_hidden is not None:
+                torch.mm(grad_BN, piece.weight, out=into_hidden[rows])
+                if factor_B1 is not None:
+                    into_hidden[rows].mul_(factor_B1)
+            if into_bias is not None:
+                ones_B = torch.ones_like(scores_BN[:, 0]) if coefficient_B is None else coefficient_B
+                into_bias.addmv_(scores_BN[:, columns].T, ones_B.to(scores_BN.dtype))
+        self._is_first = False
+
+    def of(self, index: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Where the gradients of a piece are summed, for a rule that does its products itself; zeros at first."""
+        into_weight = self._weight[index]
+        if self._is_first and into_weight is not None:
+            into_weight.zero_()
+        self._is_first = False
+        return self._hidden[index], into_weight, self._bias[index]
+
+    def finish(self) -> list[Tensor | None]:
+        """Hidden, weight and bias of each piece, in their own precision."""
+        gradients: list[Tensor | None] = []
+        for i, piece in enumerate(self.pieces):
+            into_weight = self._weight[i]
+            if self._is_first and into_weight is not None:
+                into_weight.zero_()
+            for value, source in zip((self._hidden[i], into_weight, self._bias[i]), piece, strict=True):
+                gradients.append(None if value is None or source is None else self._scaled(value, source.dtype))
+        return gradients
+
+    def _add_product(self, into: Tensor, left: Tensor, right: Tensor) -> None:
+        if into.dtype != left.dtype:
+            product = torch.mm(left, right)
+            into.copy_(product) if self._is_first else into.add_(product)
+        elif self._is_first:
+            torch.mm(left, right, out=into)
+        else:
+            into.addmm_(left, right)
+
+    def _scaled(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        return (value if self.scale == 1 else value.mul_(self.scale)).to(dtype)
+
+
+def run(
+    rule: Rule,
+    pieces: Sequence[Piece],
+    num_targets: int,
+    coefficient: Tensor | None,
+    *,
+    scale: float,
+    memory_budget: int,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Losses of all targets and, if there is a coefficient for each, the gradients of the pieces and of the rule."""
+    first = pieces[0]
+    dtype = _computed_in(first.weight)
+    group = first.hidden.shape[0] // max(num_targets, 1)
+    n = sum(piece.weight.shape[0] for piece in pieces)
+    losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
+    products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted), scale)
+    per_block = _targets_per_block(memory_budget, group * n, dtype, first.weight.dtype)
+    buffer = spread_rows(min(per_block, num_targets) * group, n, first.weight, dtype)
+    for start in range(0, num_targets, per_block):
+        targets = slice(start, min(start + per_block, num_targets))
+        rows = slice(targets.start * group, targets.stop * group)
+        scores_BN = buffer[: rows.stop - rows.start]
+        for piece, columns in _with_columns(pieces):
+            _multiply(piece, rows, scores_BN[:, columns])
+        here = None if coefficient is None else coefficient[targets]
+        block = rule.block_(scores_BN, targets, here, products)
+        losses_T[targets] = block.losses
+        if coefficient is not None and not block.is_multiplied:
+            products.add(scores_BN, rows, block.coefficient_B)
+    if coefficient is None:
+        return losses_T, []
+    return losses_T, products.finish() + [grad if scale == 1 else grad.mul_(scale) for grad in rule.gradients()]
+
+
+def _multiply(piece: Piece, rows: slice, scores_BN: Tensor) -> None:
+    hidden_BD = piece.hidden[rows]
+    if scores_BN.dtype != piece.weight.dtype:
+        scores_BN.copy_(torch.mm(hidden_BD, piece.weight.T))
+        if piece.bias is not None:
+            scores_BN.add_(piece.bias)
+    elif piece.bias is None:
+        torch.mm(hidden_BD, piece.weight.T, out=scores_BN)
+    else:
+        torch.addmm(piece.bias, hidden_BD, piece.weight.T, out=scores_BN)
+
+
+def _with_columns(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
+    end = 0
+    for piece in pieces:
+        start, end = end, end + piece.weight.shape[0]
+        yield piece, slice(start, end)
+
+
+def _computed_in(weight: Tensor) -> torch.dtype:
+    return COMPUTED_IN.get(weight.dtype, weight.dtype)
+
+
+def _bytes_per_target(num_scores: int, computed_in: torch.dtype, held_in: torch.dtype) -> int:
+    # In half precision the products need the scores, and then their gradient, once more in that precision.
+    return num_scores * (computed_in.itemsize + (0 if computed_in == held_in else held_in.itemsize))
+
+
+def _targets_per_block(budget: int, num_scores: int, computed_in: torch.dtype, held_in: torch.dtype) -> int:
+    per_target = _bytes_per_target(num_scores, computed_in, held_in)
+    if budget < per_target:
+        raise ValueError(
+            f"memory_budget must hold the scores of one target, {per_target} bytes, got {budget}; "
+            "leave it out for a default that does"
+        )
+    return budget // per_target
+
+
+def default_budget(pieces: Sequence[Piece], group: int) -> int:
+    weight_bytes = sum(piece.weight.numel() * piece.weight.element_size() for piece in pieces)
+    n = sum(piece.weight.shape[0] for piece in pieces)
+    weight = pieces[0].weight
+    per_target = _bytes_per_target(group * n, _computed_in(weight), weight.dtype)
+    return max(LEAST_BUDGET, weight_bytes // PART_OF_WEIGHT, per_target)

@@ -1,0 +1,164 @@
+"""Cross-entropy of a linear layer, and of a pointwise transform of one, without its scores in memory."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+
+from anymax.kernels.cross_entropy import cross_entropy_
+from anymax.losses.blocks import Block, Piece, Products, Rule
+from anymax.losses.fused import RuleInputs, define, fused_loss
+
+# A transform makes copies of the scores it works on: it gets as many bytes of a block at a time as stay in a cache.
+CHUNK_BYTES = 4 * 2**20
+
+
+def linear_cross_entropy(
+    hidden: Tensor | Sequence[Tensor],
+    linear_weight: Tensor | Sequence[Tensor],
+    target: Tensor,
+    linear_bias: Tensor | Sequence[Tensor | None] | None = None,
+    *,
+    transform: nn.Module | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    memory_budget: int | None = None,
+) -> Tensor:
+    """Cross-entropy of `hidden @ linear_weight.T + linear_bias`, computed in blocks of rows and never held whole.
+
+    Works in float32 at least and returns that. The backward of "none" computes the scores again; a second derivative
+    is refused.
+
+    Args:
+        hidden: (..., dimension). Several tensors, with as many weights, put the scores of all side by side.
+        linear_weight: (classes, dimension).
+        target: classes, in the leading shape of `hidden`.
+        transform: a module applied to every score by itself, as PLIF; its parameters get their gradient.
+        reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
+        ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
+        label_smoothing: how much of the target to spread evenly over all classes.
+        memory_budget: bytes that a block of scores may take; by default a quarter of what the weight takes, and 64 MiB
+            where that is less.
+    """
+    pieces = as_pieces(hidden, linear_weight, linear_bias)
+    parameters = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
+
+    def make_rule(inputs: RuleInputs) -> Rule:
+        assert transform is not None
+        return Transformed(transform, parameters, inputs, Weighing())
+
+    take = fused_loss_outside_graphs if transform is not None and torch.compiler.is_compiling() else fused_loss
+    return take(
+        "linear_cross_entropy",
+        pieces,
+        target,
+        parameters,
+        make_rule=None if transform is None else make_rule,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        memory_budget=memory_budget,
+    )
+
+
+# Differentiating a module inside a step is nothing a compiler can follow: it breaks its graph there. The public
+# torch.compiler.disable does the same, but imports the compiler at once.
+fused_loss_outside_graphs = _disable_dynamo(fused_loss)
+
+
+def as_pieces(
+    hidden: Tensor | Sequence[Tensor],
+    weight: Tensor | Sequence[Tensor],
+    bias: Tensor | Sequence[Tensor | None] | None,
+) -> list[Piece]:
+    """Pieces of one tensor each, or of several."""
+    if isinstance(hidden, Tensor) and isinstance(weight, Tensor) and (bias is None or isinstance(bias, Tensor)):
+        return [Piece(hidden, weight, bias)]
+    if isinstance(hidden, Tensor) or isinstance(weight, Tensor) or isinstance(bias, Tensor):
+        raise TypeError("hidden, linear_weight and linear_bias must be tensors, or all of them sequences of tensors")
+    biases = [None] * len(weight) if bias is None else list(bias)
+    if not len(hidden) == len(weight) == len(biases) or not hidden:
+        raise ValueError(
+            "hidden, linear_weight and linear_bias must have as many tensors each, at least one, "
+            f"got {len(hidden)}, {len(weight)}, {len(biases)}"
+        )
+    return [Piece(*piece) for piece in zip(hidden, weight, biases, strict=True)]
+
+
+class Weighing:
+    """From the losses of rows to those of targets: here each row is a target by itself."""
+
+    group = 1
+
+    def weigh(self, losses_B: Tensor, targets: slice, coefficient: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Losses of the targets, and what the gradient of each row is to be multiplied with."""
+        return losses_B, coefficient
+
+    def gradients(self) -> list[Tensor]:
+        return []
+
+
+class Plain:
+    """Rule of cross-entropy. The gradient in place of the scores is that of each row's own loss."""
+
+    def __init__(self, inputs: RuleInputs, weighing: Weighing) -> None:
+        self.target, self.smoothing = inputs.kept.target, inputs.label_smoothing
+        self.weighing = weighing
+
+    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
+        target_B = self.target[targets].repeat_interleave(self.weighing.group)
+        losses_B = cross_entropy_(scores_BN, target_B, self.smoothing, wants_gradient=coefficient is not None)
+        return Block(*self.weighing.weigh(losses_B, targets, coefficient))
+
+    def gradients(self) -> list[Tensor]:
+        return self.weighing.gradients()
+
+
+class Transformed:
+    """Rule of the cross-entropy of a module's image of the scores, in chunks of a block's rows."""
+
+    def __init__(
+        self, transform: nn.Module, parameters: list[nn.Parameter], inputs: RuleInputs, weighing: Weighing
+    ) -> None:
+        self.transform, self.parameters = transform, parameters
+        self.plain, self.weighing = Plain(inputs, weighing), weighing
+        self.sums = [torch.zeros_like(parameter) for parameter in parameters]
+
+    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
+        group = self.weighing.group
+        num_targets = targets.stop - targets.start
+        per_chunk = max(1, CHUNK_BYTES // (group * scores_BN.shape[1] * scores_BN.element_size()))
+        losses = []
+        for first in range(0, num_targets, per_chunk):
+            last = min(first + per_chunk, num_targets)
+            here = None if coefficient is None else coefficient[first:last]
+            chunk = slice(targets.start + first, targets.start + last)
+            losses.append(self._chunk_(scores_BN[first * group : last * group], chunk, here, products))
+        return Block(torch.cat(losses), None)
+
+    def _chunk_(self, scores_CN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Tensor:
+        if coefficient is None:
+            with torch.no_grad():
+                return self.plain.block_(self.transform(scores_CN).contiguous(), targets, None, products).losses
+        with torch.enable_grad():
+            scores = scores_CN.detach().requires_grad_()
+            image = self.transform(scores)
+        # A module may keep its image for its own backward: work on a copy.
+        grad_CN = image.detach().clone(memory_format=torch.contiguous_format)
+        block = self.plain.block_(grad_CN, targets, coefficient, products)
+        assert block.coefficient_B is not None
+        grad_CN.mul_(block.coefficient_B[:, None])
+        grad_scores, *grads = torch.autograd.grad(image, [scores, *self.parameters], grad_CN, allow_unused=True)
+        scores_CN.copy_(grad_scores)
+        for total, grad in zip(self.sums, grads, strict=True):
+            if grad is not None:
+                total.add_(grad)
+        return block.losses
+
+    def gradients(self) -> list[Tensor]:
+        return [*self.weighing.gradients(), *self.sums]
+
+
+define("linear_cross_entropy", lambda inputs: Plain(inputs, Weighing()))

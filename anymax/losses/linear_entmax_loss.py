@@ -1,0 +1,150 @@
+"""Entmax loss of a linear layer without its scores in memory, and with a gradient as sparse as the choice.
+
+Of the three matrix products of a layer's forward and backward the last two shrink to the support: where that is small
+they are sums of a few rows. A block whose support is wide goes through the dense products. Shapes as in blocks.py.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from anymax.kernels import entmax as kernel
+from anymax.kernels.entmax import native
+from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
+from anymax.losses.blocks import Block, Piece, Products
+from anymax.losses.fused import RuleInputs, define, fused_loss
+from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.entmax import alpha_per_row
+
+# Summing a chosen row of the weight takes as long as this many entries of the dense product.
+COST_OF_CHOSEN = 24
+
+
+def linear_entmax_loss(
+    hidden: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    alpha: float | Tensor = 1.5,
+    linear_bias: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    memory_budget: int | None = None,
+) -> Tensor:
+    """`entmax_loss` of `hidden @ linear_weight.T + linear_bias`, computed in blocks of rows and never held whole.
+
+    Args:
+        hidden: (..., dimension).
+        linear_weight: (classes, dimension).
+        target: classes, in the leading shape of `hidden`.
+        alpha: at least 1; a number, or a tensor that broadcasts against `hidden` with size 1 in the last dimension,
+            which gets a gradient.
+        label_smoothing: how much of the target to spread evenly over all classes.
+        reduction, ignore_index, memory_budget: as in `linear_cross_entropy`.
+    """
+    alpha_A = alpha_per_row(alpha, _as_scores(hidden), -1)
+    return fused_loss(
+        "linear_entmax_loss",
+        [Piece(hidden, linear_weight, linear_bias)],
+        target,
+        [alpha_A],
+        reduction=reduction,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        memory_budget=memory_budget,
+    )
+
+
+def _as_scores(hidden: Tensor) -> Tensor:
+    """Something with the device, the leading shape and the precision of the scores."""
+    if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.dim() == 0:
+        came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+        raise TypeError(f"hidden must be a floating-point tensor with at least one dimension, got {came}")
+    return (
+        hidden.detach().new_empty((), dtype=COMPUTED_IN.get(hidden.dtype, hidden.dtype)).expand(*hidden.shape[:-1], 1)
+    )
+
+
+class Sparse:
+    """Rule of the entmax loss: its gradient by the scores is entmax(scores) - target."""
+
+    def __init__(self, inputs: RuleInputs) -> None:
+        alpha_A = inputs.extras[0].detach()
+        self.kept, self.smoothing = inputs.kept, inputs.label_smoothing
+        self.is_shared = alpha_A.shape[0] == 1
+        self.alpha_A = alpha_A if self.is_shared else self.kept.of(alpha_A)
+        self.wants_alpha = any(inputs.wanted)
+        self.grad_T = alpha_A.new_zeros(self.kept.target.shape[0])
+
+    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
+        num_rows, n = scores_BN.shape
+        target_B = self.kept.target[targets]
+        alpha_A = self.alpha_A if self.is_shared else self.alpha_A[targets]
+        wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0]
+        if self.smoothing > 0:
+            wanted_B = (1 - self.smoothing) * wanted_B + self.smoothing * scores_BN.mean(1)
+        is_narrow = scores_BN.dtype == products.pieces[0].weight.dtype
+        capacity = num_rows * n // COST_OF_CHOSEN if is_narrow and coefficient is not None else 0
+        by_alpha = coefficient is not None and self.wants_alpha
+        support = kernel.support_(scores_BN, alpha_A, capacity=capacity, wants_by_alpha=by_alpha)
+        losses_B = support.conjugate_R - (wanted_B - support.top_R) + self._of_target(tsallis, alpha_A, n)
+        if coefficient is None:
+            return Block(losses_B, None)
+        if support.by_alpha_R is not None:
+            by_target_B = self._of_target(tsallis_by_alpha, alpha_A, n)
+            self.grad_T[targets] = coefficient * (by_target_B - support.by_alpha_R)
+        if support.counts_R is None:
+            scores_BN.scatter_add_(1, target_B[:, None], scores_BN.new_full((num_rows, 1), self.smoothing - 1))
+            if self.smoothing > 0:
+                scores_BN.sub_(self.smoothing / n)
+            return Block(losses_B, coefficient)
+        self._multiply(scores_BN, support.counts_R, targets, coefficient.contiguous(), products)
+        return Block(losses_B, None, is_multiplied=True)
+
+    def _of_target(self, function: Callable[[Tensor, Tensor], Tensor], alpha_A: Tensor, n: int) -> Tensor | float:
+        """Omega of the smoothed target, or its derivative: one large entry and n - 1 equal small ones."""
+        if self.smoothing == 0:
+            return 0.0
+        small = self.smoothing / n
+        small_A1 = torch.full_like(alpha_A, small)[:, None]
+        return function(small_A1 + (1 - self.smoothing), alpha_A) + (n - 1) * function(small_A1, alpha_A)
+
+    def _multiply(
+        self, lists_BN: Tensor, counts_B: Tensor, targets: slice, coefficient_B: Tensor, products: Products
+    ) -> None:
+        hidden, weight, _ = products.pieces[0]
+        target_B, hidden_BD = self.kept.target[targets], hidden[targets]
+        into_hidden, into_weight, into_bias = products.of(0)
+        into_hidden_BD = None if into_hidden is None else into_hidden[targets]
+        native.add_products(
+            lists_BN,
+            counts_B,
+            coefficient_B,
+            weight.contiguous(),
+            hidden_BD,
+            into_hidden_RD=into_hidden_BD,
+            into_weight_ND=into_weight,
+            into_bias_N=into_bias,
+        )
+        peak_B1 = coefficient_B[:, None] * (1 - self.smoothing)
+        even_B1 = coefficient_B[:, None] * self.smoothing
+        if into_hidden_BD is not None:
+            into_hidden_BD.sub_(peak_B1 * weight[target_B])
+            if self.smoothing > 0:
+                into_hidden_BD.sub_(even_B1 * weight.mean(0))
+        if into_weight is not None:
+            into_weight.index_add_(0, target_B, peak_B1 * hidden_BD, alpha=-1)
+            if self.smoothing > 0:
+                into_weight.sub_((even_B1 * hidden_BD).sum(0) / weight.shape[0])
+        if into_bias is not None:
+            into_bias.index_add_(0, target_B, peak_B1[:, 0], alpha=-1)
+            if self.smoothing > 0:
+                into_bias.sub_(even_B1.sum() / weight.shape[0])
+
+    def gradients(self) -> list[Tensor]:
+        return [self.grad_T.sum(0, keepdim=True) if self.is_shared else self.kept.spread(self.grad_T)]
+
+
+define("linear_entmax_loss", Sparse)
