@@ -15,8 +15,10 @@ from torch import Tensor
 from anymax.kernels.memory import large_empty, spread_rows
 from anymax.mappings.arguments import COMPUTED_IN
 
-# What a block of scores may take unless the caller says: this, or the given part of the weight where that is more.
-LEAST_BUDGET = 64 * 2**20
+# What a block of scores may take unless the caller says: as much as the weight, which makes the products square enough
+# to be fast, between these bounds; but a quarter of a weight so large that its gradient dwarfs the block.
+LEAST_BUDGET = 16 * 2**20
+MOST_BUDGET = 64 * 2**20
 PART_OF_WEIGHT = 4
 
 
@@ -132,7 +134,7 @@ def run(
     """Losses of all targets and, if there is a coefficient for each, the gradients of the pieces and of the rule."""
     first = pieces[0]
     dtype = _computed_in(first.weight)
-    group = first.hidden.shape[0] // max(num_targets, 1)
+    group = max(1, first.hidden.shape[0] // max(1, num_targets))
     n = sum(piece.weight.shape[0] for piece in pieces)
     losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
     products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted), scale)
@@ -193,8 +195,9 @@ def _targets_per_block(budget: int, num_scores: int, computed_in: torch.dtype, h
 
 
 def default_budget(pieces: Sequence[Piece], group: int) -> int:
+    """Bytes for a block of scores, `group` rows for each target."""
     weight_bytes = sum(piece.weight.numel() * piece.weight.element_size() for piece in pieces)
     n = sum(piece.weight.shape[0] for piece in pieces)
     weight = pieces[0].weight
     per_target = _bytes_per_target(group * n, _computed_in(weight), weight.dtype)
-    return max(LEAST_BUDGET, weight_bytes // PART_OF_WEIGHT, per_target)
+    return max(LEAST_BUDGET, min(weight_bytes, MOST_BUDGET), weight_bytes // PART_OF_WEIGHT, per_target)

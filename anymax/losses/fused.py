@@ -12,7 +12,7 @@ from torch import Tensor
 from anymax.kernels.operator import library as operators
 from anymax.losses.blocks import Piece, Rule, default_budget, run
 from anymax.losses.targets import REDUCTIONS
-from anymax.mappings.arguments import COMPUTED_IN, check_values
+from anymax.mappings.arguments import COMPUTED_IN
 
 
 class Kept(NamedTuple):
@@ -69,10 +69,11 @@ def compute(
         coefficient: how much the loss of each target weighs in what is differentiated; one number serves all.
     """
     counted_T = target_T != settings.ignore_index
+    end = 3 * settings.num_pieces
+    _check_range(target_T, counted_T, [weight for weight in tensors[1:end:3] if weight is not None], settings)
     places = None if bool(counted_T.all()) else counted_T.nonzero()[:, 0]
     kept = Kept(target_T if places is None else target_T[places], places, target_T.shape[0])
     num_kept = kept.target.shape[0]
-    end = 3 * settings.num_pieces
     pieces = []
     for i in range(0, end, 3):
         hidden, weight, bias = tensors[i : i + 3]
@@ -103,6 +104,19 @@ def compute(
             shape = tensors[i].shape[1:]  # type: ignore[union-attr]
             found[i] = kept.spread(found[i].reshape(num_kept, *shape))
     return kept.spread(losses), list(found.values())
+
+
+def _check_range(target_T: Tensor, counted_T: Tensor, weights: Sequence[Tensor], settings: Settings) -> None:
+    """Here and not with the other arguments, since under a compiler only the operator sees values."""
+    if not target_T.is_cpu:
+        return
+    n = sum(weight.shape[0] for weight in weights)
+    wrong_T = counted_T & ((target_T < 0) | (target_T >= n))
+    if bool(wrong_T.any()):
+        raise ValueError(
+            f"target must be a class from 0 to {n - 1}, or ignore_index ({settings.ignore_index}), "
+            f"got {target_T[wrong_T][0].item()}"
+        )
 
 
 def define(name: str, make_rule: MakeRule) -> None:
@@ -220,7 +234,7 @@ def fused_loss(
         make_rule: for a loss that holds a module, and so cannot be an operator.
         group: how many rows of scores belong to each target; the hidden states then have one dimension more.
     """
-    _check(name, pieces, target, reduction, ignore_index, label_smoothing, group)
+    _check(name, pieces, target, reduction, label_smoothing, group)
     pieces = [_in_autocast(piece) for piece in pieces]
     if memory_budget is None:
         memory_budget = default_budget(pieces, group or 1)
@@ -249,7 +263,6 @@ def _check(
     pieces: Sequence[Piece],
     target: Tensor,
     reduction: str,
-    ignore_index: int,
     label_smoothing: float,
     group: int | None,
 ) -> None:
@@ -265,9 +278,6 @@ def _check(
     leading = target.shape if group is None else (*target.shape, group)
     for piece in pieces:
         _check_piece(piece, target, tuple(leading))
-    n = sum(piece.weight.shape[0] for piece in pieces)
-    rule = f"a class from 0 to {n - 1}, or ignore_index ({ignore_index})"
-    check_values("target", rule, target, lambda t: ((t >= 0) & (t < n)) | (t == ignore_index))
 
 
 def _check_piece(piece: Piece, target: Tensor, leading: tuple[int, ...]) -> None:

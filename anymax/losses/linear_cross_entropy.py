@@ -39,8 +39,8 @@ def linear_cross_entropy(
         reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
         ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
         label_smoothing: how much of the target to spread evenly over all classes.
-        memory_budget: bytes that a block of scores may take; by default a quarter of what the weight takes, and 64 MiB
-            where that is less.
+        memory_budget: bytes that a block of scores may take; by default as many as the weight takes, from 16 to 64 MiB,
+            or a quarter of a weight that takes more than 256.
     """
     pieces = as_pieces(hidden, linear_weight, linear_bias)
     parameters = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
