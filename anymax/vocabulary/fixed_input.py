@@ -1,0 +1,54 @@
+"""FixedInput: one table of vectors for all words, projected where it is narrower than the model."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anymax.vocabulary.input import check_ids, check_index, check_sizes
+
+
+class FixedInput(nn.Module):
+    """Vectors of words from one table.
+
+    Args:
+        vocabulary_size: how many words there are.
+        model_dim: the dimension of the vectors that come out.
+        dim: the dimension of the table, by default that of the model. Where they differ, a projection without bias
+            leads from one to the other.
+        padding_index: a word whose vector is zero, whatever its row holds, and whose row gets no gradient from here.
+    """
+
+    projection: nn.Parameter | None
+
+    def __init__(
+        self, vocabulary_size: int, model_dim: int, *, dim: int | None = None, padding_index: int | None = None
+    ) -> None:
+        super().__init__()
+        dim = model_dim if dim is None else dim
+        check_sizes(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
+        check_index("padding_index", padding_index, vocabulary_size)
+        self.padding_index = padding_index
+        self.table = nn.Parameter(torch.empty(vocabulary_size, dim))
+        self.projection = None if dim == model_dim else nn.Parameter(torch.empty(model_dim, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.table.shape[1] ** -0.5)
+        if self.projection is not None:
+            nn.init.xavier_uniform_(self.projection)
+        if self.padding_index is not None:
+            nn.init.zeros_(self.table[self.padding_index])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The vectors of `ids`, of any shape, in one more dimension."""
+        check_ids(ids, self.table.shape[0])
+        vectors = F.embedding(ids, self.table)
+        if self.padding_index is not None:
+            # By mask and not by the row: a tied output trains the row.
+            vectors = vectors.masked_fill((ids == self.padding_index)[..., None], 0)
+        return vectors if self.projection is None else F.linear(vectors, self.projection)
+
+    def extra_repr(self) -> str:
+        size, dim = self.table.shape
+        model_dim = dim if self.projection is None else self.projection.shape[0]
+        return f"vocabulary_size={size}, model_dim={model_dim}, dim={dim}, padding_index={self.padding_index}"
