@@ -28,9 +28,16 @@ _HOMES = {
         "topk_sparsemax_is_exact",
     ],
     "anymax.transforms": ["PLIF", "MonotonicNetwork", "Sig"],
-    "anymax.losses": ["entmax_loss", "fenchel_young_loss", "sparsemax_loss"],
+    "anymax.losses": [
+        "entmax_loss",
+        "fenchel_young_loss",
+        "linear_cross_entropy",
+        "linear_entmax_loss",
+        "linear_mixture_loss",
+        "sparsemax_loss",
+    ],
 }
-_FOLDERS = ["bench", "compat", "kernels", "losses", "mappings", "transforms"]
+_FOLDERS = ["bench", "compat", "kernels", "losses", "mappings", "transforms", "vocabulary"]
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]

@@ -4,8 +4,16 @@ from anymax import kernels as kernels
 from anymax import losses as losses
 from anymax import mappings as mappings
 from anymax import transforms as transforms
+from anymax import vocabulary as vocabulary
 from anymax.kernels import use_backend
-from anymax.losses import entmax_loss, fenchel_young_loss, sparsemax_loss
+from anymax.losses import (
+    entmax_loss,
+    fenchel_young_loss,
+    linear_cross_entropy,
+    linear_entmax_loss,
+    linear_mixture_loss,
+    sparsemax_loss,
+)
 from anymax.mappings import (
     Entmax,
     LearnedEntmax,
@@ -40,6 +48,9 @@ __all__ = [
     "entmax_loss",
     "fenchel_young_loss",
     "gumbel_softmax",
+    "linear_cross_entropy",
+    "linear_entmax_loss",
+    "linear_mixture_loss",
     "normmax",
     "regularized_argmax",
     "sigsoftmax",

@@ -1,0 +1,168 @@
+"""What every output layer promises: hidden vectors in, a loss or words out.
+
+Shapes: B tokens at a time, D the model's dimension, V words, K words asked for.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anymax.losses.blocks import MOST_BUDGET
+from anymax.mappings.arguments import COMPUTED_IN, check_device, check_values
+
+
+class TopK(NamedTuple):
+    """The likeliest words of every token, best first; both fields end in a dimension of size k."""
+
+    log_probs: Tensor
+    words: Tensor
+
+
+class OutputLayer(nn.Module, ABC):
+    """A layer that turns hidden vectors into a choice among the words of a vocabulary.
+
+    Called with targets it is the loss, so that everything that hooks a Module's forward sees it. Tokens keep their
+    order, and every parameter gets a gradient in every step, whatever words the targets hold.
+
+    Hidden vectors are taken in the type of the parameters; matrix products run in that type or the one that autocast
+    chose. Losses and log-probabilities are float32, or float64 where the parameters are.
+
+    Args:
+        vocabulary_size: how many words.
+        model_dim: how many numbers a hidden vector has.
+        ignore_index: the target of tokens that do not count.
+        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+    """
+
+    # Whether the loss is the negative log-probability of the target.
+    is_likelihood = True
+
+    def __init__(self, vocabulary_size: int, model_dim: int, *, ignore_index: int, memory_budget: int | None) -> None:
+        super().__init__()
+        check_positive("vocabulary_size", vocabulary_size)
+        check_positive("model_dim", model_dim)
+        if memory_budget is not None:
+            check_positive("memory_budget", memory_budget)
+        self.vocabulary_size = vocabulary_size
+        self.model_dim = model_dim
+        self.ignore_index = ignore_index
+        self.memory_budget = memory_budget
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """The loss of predicting `target` from `hidden`, without holding tokens x vocabulary.
+
+        Args:
+            hidden: any leading shape, `model_dim` in the last dimension.
+            target: words (int64 or int32) in the leading shape, or `ignore_index`.
+            reduction: "mean" over the tokens that are not ignored, "sum", or "none" for one loss per token, zero where
+                it is ignored. With no token left the loss is zero, and so are the gradients.
+        """
+
+    @abstractmethod
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """The log-probability of every word, in the leading shape of `hidden` and as wide as the vocabulary."""
+
+    def log_prob(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """The log-probability of one word per token, without holding tokens x vocabulary; 0 where it is ignored."""
+        return -self.forward(hidden, target, "none")
+
+    @torch.no_grad()
+    def topk(self, hidden: Tensor, k: int) -> TopK:
+        """The k likeliest words of every token. Carries no gradient."""
+        check_positive("k", k)
+        if k > self.vocabulary_size:
+            raise ValueError(f"k must be at most the vocabulary size, {self.vocabulary_size}, got {k}")
+        best = [self._topk_rows(hidden_BD, k) for hidden_BD in self._row_blocks(hidden)]
+        shape = (*hidden.shape[:-1], k)
+        log_probs, words = (torch.cat(parts).reshape(shape) for parts in zip(*best, strict=True))
+        return TopK(log_probs, words)
+
+    @torch.no_grad()
+    def sample(self, hidden: Tensor, *, temperature: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
+        """Draw one word for every token.
+
+        Args:
+            temperature: log-probabilities are divided by it and normalised again, so that below 1 likely words become
+                likelier.
+            generator: where the randomness comes from; by default torch's own.
+        """
+        if not 0 < temperature < math.inf:
+            raise ValueError(
+                f"temperature must be a positive finite number, got {temperature}; topk(hidden, 1) gives the best word"
+            )
+        words = [self._sample_rows(hidden_BD, temperature, generator) for hidden_BD in self._row_blocks(hidden)]
+        return torch.cat(words).reshape(hidden.shape[:-1])
+
+    def _topk_rows(self, hidden_BD: Tensor, k: int) -> TopK:
+        """A layer may override this with something that does not need every word's probability."""
+        return TopK(*self.log_probs(hidden_BD).topk(k))
+
+    def _sample_rows(self, hidden_BD: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """A layer may override this with something that does not need every word's probability."""
+        return draw(self.log_probs(hidden_BD) / temperature, generator)
+
+    def _row_blocks(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Tokens as rows, so few at a time that their scores for all words stay within the budget."""
+        self._check_hidden(hidden)
+        budget = MOST_BUDGET if self.memory_budget is None else self.memory_budget
+        return hidden.reshape(-1, self.model_dim).split(max(1, budget // (4 * self.vocabulary_size)))
+
+    def _check_hidden(self, hidden: Tensor) -> None:
+        if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
+            came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+            raise TypeError(f"hidden must be a floating-point tensor, got {came}; ids go through an input layer first")
+        if hidden.dim() == 0 or hidden.shape[-1] != self.model_dim:
+            raise ValueError(
+                f"hidden must be {self.model_dim} wide in its last dimension, the model_dim of this layer, "
+                f"got shape {tuple(hidden.shape)}; build the layer with the width of the model"
+            )
+
+    def _check_target(self, hidden: Tensor, target: Tensor) -> None:
+        if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
+            came = target.dtype if isinstance(target, Tensor) else type(target).__name__
+            raise TypeError(f"target must be a tensor of words, int64 or int32, got {came}; convert with .long()")
+        check_device("target", target, hidden)
+        if target.shape != hidden.shape[:-1]:
+            raise ValueError(
+                f"target must have the shape of hidden less the last dimension, {tuple(hidden.shape[:-1])}, "
+                f"got {tuple(target.shape)}"
+            )
+        rule = f"a word from 0 to {self.vocabulary_size - 1}, or ignore_index ({self.ignore_index})"
+        check_values(
+            "target", rule, target, lambda t: ((t >= 0) & (t < self.vocabulary_size)) | (t == self.ignore_index)
+        )
+
+
+def check_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+
+
+def refuse_label_smoothing(layer: str, label_smoothing: float) -> None:
+    """For layers that cannot spread a target over all words at their price."""
+    if label_smoothing != 0:
+        raise ValueError(
+            f"label_smoothing must be 0 for {layer}, got {label_smoothing}; leave it out, or use FullOutput or "
+            "SparseOutput, which have it"
+        )
+
+
+def widened(scores: Tensor) -> Tensor:
+    """Scores in the precision they are normalised in."""
+    return scores.to(COMPUTED_IN.get(scores.dtype, scores.dtype))
+
+
+def draw(log_weights_BV: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One entry of every row, drawn by the exponential of its log-weight."""
+    return torch.multinomial(log_weights_BV.softmax(-1), 1, generator=generator)[:, 0]
