@@ -3,6 +3,8 @@
 import os
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import torch
 
 from anymax.kernels import library
 from anymax.version import __version__
+
+MOST_BUSY = 0.1
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,24 @@ def busy_share(seconds: float = 0.3) -> float | None:
     if before is None or after is None or after[1] == before[1]:
         return None
     return 1 - (after[0] - before[0]) / (after[1] - before[1])
+
+
+def warnings() -> Iterator[str]:
+    """What speaks against measuring now."""
+    busy = busy_share()
+    if busy is not None and busy > MOST_BUSY:
+        yield f"other processes kept {busy:.0%} of the cores busy, which distorts the ratios; repeat on a quiet machine"
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Run the block with a number of threads; None leaves torch's own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _core_ticks() -> tuple[int, int] | None:

@@ -5,7 +5,6 @@ Shapes: R rows, N entries.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +21,6 @@ SMALL_SHAPE = (8, 64)
 ALPHAS = (1.0, 2.0, 1.5, 1.33)
 ROW_ALPHAS = (1.05, 2.0)
 BASELINE = "torch.softmax"
-MOST_BUSY = 0.1
 CASE_BUDGET = Budget(seconds=30.0)
 SWEEP_BUDGET = Budget(seconds=5.0, rounds=7)
 
@@ -86,7 +84,7 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
     """Run every case; `announce` is told each step as it begins."""
     with_peers = settings.peers and peers.is_installed()
     notes = tuple(_notes(settings, with_peers))
-    with _threads(settings.threads):
+    with machine.threads(settings.threads):
         cases = []
         for scale in settings.scales:
             for rows, n in settings.shapes:
@@ -101,9 +99,7 @@ def _notes(settings: Settings, with_peers: bool) -> Iterator[str]:
     yield "each number is the median of per-round ratios to torch.softmax, forward and backward, float32"
     if settings.peers and not with_peers:
         yield "the entmax package is not installed, so there are no peers; pip install 'anymax[peers]'"
-    busy = machine.busy_share()
-    if busy is not None and busy > MOST_BUSY:
-        yield f"other processes kept {busy:.0%} of the cores busy, which distorts the ratios; repeat on a quiet machine"
+    yield from machine.warnings()
 
 
 @dataclass(frozen=True)
@@ -207,16 +203,6 @@ def _entries(contestants: list[_Contestant], budget: Budget) -> tuple[Entry, ...
     timings = time_interleaved(runs, baseline=next(iter(runs)), budget=budget)
     pairs = zip(contestants, timings.values(), strict=True)
     return tuple(Entry(one.maker, one.name, one.setting, timing) for one, timing in pairs)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _shape_name(rows: int, n: int) -> str:

@@ -14,7 +14,7 @@ from anymax.bench.results import CaseResult, Entry, Report
 
 def terminal(report: Report) -> RenderableType:
     """One table of ratios per scale, and one of the small call."""
-    parts: list[RenderableType] = [Text(_machine_line(report.machine), style="dim"), ""]
+    parts: list[RenderableType] = [Text(machine_line(report.machine), style="dim"), ""]
     for scale, cases in _by_scale(report.cases):
         parts += [_ratio_table(f"Ratio to {_baseline(cases)}, scores of scale {scale:g}", cases), ""]
     parts += [_call_table(report), ""]
@@ -26,7 +26,7 @@ def terminal(report: Report) -> RenderableType:
 def markdown(report: Report, command: str) -> str:
     """A page that holds the machine, the command, the tables with their quartiles, and what was tried for the peers."""
     lines = [f"# Benchmark: {report.title}", "", "```", f"$ {command}", "```", ""]
-    lines += [f"- {label}: {value}" for label, value in _machine_facts(report.machine)] + [""]
+    lines += [f"- {label}: {value}" for label, value in machine_facts(report.machine)] + [""]
     lines += [f"{note[0].upper()}{note[1:]}." for note in report.notes]
     lines += ["In brackets the quartiles; below 1 is faster.", ""]
     for scale, cases in _by_scale(report.cases):
@@ -61,7 +61,7 @@ def _ratio_table(title: str, cases: list[CaseResult]) -> Table:
 
 def _ratio_cell(entry: Entry) -> str:
     ratio = entry.timing.ratio
-    cell = f"{_number(ratio.median)} [dim]±{_number(ratio.half_range)}[/dim]"
+    cell = f"{number(ratio.median)} [dim]±{number(ratio.half_range)}[/dim]"
     return f"{cell}\n[dim]{entry.setting}[/dim]" if entry.setting else cell
 
 
@@ -89,7 +89,7 @@ def _markdown_ratios(cases: list[CaseResult]) -> Iterator[str]:
 
 def _markdown_cell(entry: Entry) -> str:
     ratio = entry.timing.ratio
-    cell = f"{_number(ratio.median)} [{_number(ratio.low)}, {_number(ratio.high)}]"
+    cell = f"{number(ratio.median)} [{number(ratio.low)}, {number(ratio.high)}]"
     return f"{cell} `{entry.setting}`" if entry.setting else cell
 
 
@@ -127,7 +127,8 @@ def _baseline(cases: list[CaseResult]) -> str:
     return cases[0].entries[0].name
 
 
-def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
+def machine_facts(machine: Machine) -> list[tuple[str, str]]:
+    """What decides the numbers, as labels and values."""
     return [
         ("CPU", f"{machine.cpu}, {machine.cores} cores, {machine.system}"),
         ("threads", str(machine.threads)),
@@ -136,10 +137,11 @@ def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
     ]
 
 
-def _machine_line(machine: Machine) -> str:
-    return "\n".join(f"{label + ':':<10}{value}" for label, value in _machine_facts(machine))
+def machine_line(machine: Machine) -> str:
+    """The same, a line each."""
+    return "\n".join(f"{label + ':':<10}{value}" for label, value in machine_facts(machine))
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Three digits, or two places where that is more than enough."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

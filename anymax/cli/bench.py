@@ -1,5 +1,6 @@
 """`anymax bench SUBJECT`: measure, show the tables, and write them down where asked."""
 
+import importlib.util
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -48,13 +49,77 @@ def mappings(
     settings = make(scales=scales, threads=threads, peers=peers)
     with _progress(settings.num_steps) as announce:
         measured = cases.measure(settings, announce)
-    console = Console()
-    console.print(report.terminal(measured))
-    command = _command(quick, scales, threads, peers)
-    for path, text in ((output, report.markdown(measured, command)), (json, report.as_json(measured, command))):
-        if path is not None:
-            path.write_text(text, encoding="utf-8")
-            console.print(f"Wrote {path}", highlight=False)
+    words = ["--scales", *(f"{scale:g}" for scale in scales), "" if peers else "--no-peers"]
+    command = _command("mappings", quick, threads, *words)
+    Console().print(report.terminal(measured))
+    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
+    return 0
+
+
+@app.command
+def outputs(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    threads: Annotated[int | None, _Threads] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Losses of output layers, and input layers, against torch's: time and memory, forward and backward.
+
+    Args:
+        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about ten minutes.
+        threads: threads that torch and the kernels use.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import comparison
+    from anymax.bench import outputs as cases
+
+    settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
+    with _progress(settings.num_steps) as announce:
+        measured = cases.measure(settings, announce)
+    command = _command("outputs", quick, threads)
+    Console().print(comparison.terminal(measured))
+    _write({output: comparison.markdown(measured, command), json: comparison.as_json(measured, command)})
+    return 0
+
+
+@app.command
+def growth(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    threads: Annotated[int | None, _Threads] = None,
+    plot: Annotated[Path | None, _File] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Full, sparse and adaptive outputs over vocabularies from a thousand to 800 thousand words.
+
+    Args:
+        quick: half a minute in all, up to thirty thousand words.
+        threads: threads that torch and the kernels use.
+        plot: draw time and memory against the vocabulary; needs matplotlib.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    for option, path in (("--plot", plot), ("--output", output), ("--json", json)):
+        _check_writable(option, path)
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib, which is not installed; pip install 'anymax[plot]'")
+    from anymax.bench import comparison
+    from anymax.bench import growth as cases
+
+    settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
+    with _progress(settings.num_steps) as announce:
+        measured = cases.measure(settings, announce)
+    command = _command("growth", quick, threads)
+    Console().print(comparison.terminal(measured))
+    _write({output: comparison.markdown(measured, command), json: comparison.as_json(measured, command)})
+    if plot is not None:
+        cases.plot(measured, plot)
+        Console().print(f"Drew {plot}", highlight=False)
     return 0
 
 
@@ -66,11 +131,18 @@ def _check_writable(option: str, path: Path | None) -> None:
         raise ValueError(f"{option} must name a file, got the folder {path}")
 
 
-def _command(quick: bool, scales: tuple[float, ...], threads: int | None, peers: bool) -> str:
+def _write(pages: dict[Path | None, str]) -> None:
+    for path, text in pages.items():
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+            Console().print(f"Wrote {path}", highlight=False)
+
+
+def _command(subject: str, quick: bool, threads: int | None, *words: str) -> str:
     """The command that measures the same again, without where it was written to."""
-    words = ["anymax bench mappings", "--quick" if quick else "", "--scales", *(f"{scale:g}" for scale in scales)]
-    words += ["" if threads is None else f"--threads {threads}", "" if peers else "--no-peers"]
-    return " ".join(word for word in words if word)
+    said = [f"anymax bench {subject}", "--quick" if quick else "", *words]
+    said.append("" if threads is None else f"--threads {threads}")
+    return " ".join(word for word in said if word)
 
 
 @contextmanager

@@ -149,4 +149,4 @@ def test_json_holds_every_number(measured: Report):
 
 
 def test_numbers_keep_three_digits():
-    assert [report._number(value) for value in (0.456, 9.87, 34.56, 234.5)] == ["0.46", "9.87", "34.6", "234"]
+    assert [report.number(value) for value in (0.456, 9.87, 34.56, 234.5)] == ["0.46", "9.87", "34.6", "234"]

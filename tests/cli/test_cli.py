@@ -110,7 +110,7 @@ def test_bench_prints_the_tables_and_writes_what_is_asked(tmp_path: Path, capsys
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["3x5, scores of scale 0.5", "3x5, scores of scale 2", "one call on 8x64"]
     assert "torch.softmax" in captured.out and "page.md" in captured.out
-    command = "anymax bench mappings --quick --scales 0.5 2 --threads 1 --no-peers"
+    command = "anymax bench mappings --quick --scales 0.5 2 --no-peers --threads 1"
     assert f"$ {command}" in page.read_text() and str(tmp_path) not in page.read_text()
     assert json.loads(data.read_text())["command"] == command
 

@@ -1,0 +1,129 @@
+"""Contestants that do one job, compared by time and memory: what was measured, and how it is shown."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from anymax.bench.machine import Machine
+from anymax.bench.memory import peak_bytes
+from anymax.bench.peers import Sweep
+from anymax.bench.report import machine_facts, machine_line, number
+from anymax.bench.timing import Budget, Run, Timing, time_interleaved
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Args:
+    run: one forward and backward; returns the gradients.
+    gradient_bytes: what the gradients take, which is not counted as extra memory.
+    setting: what was chosen for it, if anything was.
+    """
+
+    name: str
+    run: Run
+    gradient_bytes: int
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One contestant of one job; extra memory is what it takes over its inputs and gradients at the worst moment."""
+
+    name: str
+    setting: str
+    timing: Timing
+    extra_bytes: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everyone who does one job; the first is the baseline."""
+
+    job: str
+    entries: tuple[Measured, ...]
+    sweeps: tuple[Sweep, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run of a benchmark; `notes` hold what a reader must know to read the numbers."""
+
+    title: str
+    machine: Machine
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+
+def compare(job: str, contestants: Sequence[Contestant], budget: Budget, sweeps: tuple[Sweep, ...] = ()) -> Comparison:
+    """Memory first, then time, interleaved; the first contestant is the baseline."""
+    extra = {one.name: max(0, peak_bytes(one.run) - one.gradient_bytes) for one in contestants}
+    runs: Mapping[str, Run] = {one.name: one.run for one in contestants}
+    timings = time_interleaved(runs, baseline=contestants[0].name, budget=budget)
+    entries = tuple(Measured(one.name, one.setting, timings[one.name], extra[one.name]) for one in contestants)
+    return Comparison(job, entries, sweeps)
+
+
+def fastest(function: str, runs: Mapping[str, Run], budget: Budget) -> Sweep:
+    """Try a contestant's settings and choose the fastest."""
+    timings = time_interleaved(runs, baseline=next(iter(runs)), budget=budget)
+    tried = {setting: timing.milliseconds.median for setting, timing in timings.items()}
+    return Sweep(function, "milliseconds", tried, min(tried, key=tried.__getitem__))
+
+
+def terminal(report: Report) -> RenderableType:
+    """One table per job."""
+    parts: list[RenderableType] = [Text(machine_line(report.machine), style="dim"), ""]
+    for comparison in report.comparisons:
+        table = Table(title=comparison.job, title_justify="left", title_style="bold")
+        table.add_column()
+        for heading in ("ms", "ratio", "extra MiB", "ratio"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for entry in comparison.entries:
+            name = f"{entry.name} [dim]{entry.setting}[/dim]" if entry.setting else entry.name
+            table.add_row(name, *_cells(entry, comparison, "{} [dim]±{}[/dim]", with_half_range=True))
+        parts += [table, ""]
+    parts += [Text(f"{note[0].upper()}{note[1:]}.", style="dim") for note in report.notes]
+    parts.append(Text("± is half the distance between the quartiles; below 1 is better.", style="dim"))
+    return Group(*parts)
+
+
+def markdown(report: Report, command: str) -> str:
+    """A page that holds the machine, the command, the tables with their quartiles, and what was tried for the peers."""
+    lines = [f"# Benchmark: {report.title}", "", "```", f"$ {command}", "```", ""]
+    lines += [f"- {label}: {value}" for label, value in machine_facts(report.machine)] + [""]
+    lines += [f"{note[0].upper()}{note[1:]}." for note in report.notes]
+    lines += ["In brackets the quartiles; below 1 is better.", ""]
+    for comparison in report.comparisons:
+        lines += [f"## {comparison.job}", "", *_markdown_table(comparison), ""]
+        for sweep in comparison.sweeps:
+            tried = ", ".join(f"{setting}: {value:.4g}" for setting, value in sweep.tried.items())
+            lines += [f"Tried for {sweep.function}, {sweep.found}: {tried}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def as_json(report: Report, command: str) -> str:
+    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
+
+
+def _markdown_table(comparison: Comparison) -> Iterator[str]:
+    yield "| | ms | ratio | extra MiB | ratio |"
+    yield "|---|---:|---:|---:|---:|"
+    for entry in comparison.entries:
+        name = f"{entry.name} `{entry.setting}`" if entry.setting else entry.name
+        yield f"| {name} | {' | '.join(_cells(entry, comparison, '{} [{}, {}]', with_half_range=False))} |"
+
+
+def _cells(entry: Measured, comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[str]:
+    ratio, baseline = entry.timing.ratio, comparison.entries[0]
+    spread = (ratio.half_range,) if with_half_range else (ratio.low, ratio.high)
+    yield f"{entry.timing.milliseconds.median:.3g}"
+    yield "" if entry is baseline else form.format(number(ratio.median), *map(number, spread))
+    yield f"{entry.extra_bytes / MIB:.3g}"
+    yield "" if entry is baseline or baseline.extra_bytes == 0 else f"{entry.extra_bytes / baseline.extra_bytes:.3f}"

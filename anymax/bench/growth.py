@@ -1,0 +1,124 @@
+"""How output layers grow with the vocabulary: time and memory of one training step from a thousand words up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anymax.bench import machine
+from anymax.bench.comparison import MIB, Comparison, Contestant, Report, compare
+from anymax.bench.outputs import differentiated, zipf
+from anymax.bench.timing import Budget
+from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, SparseOutput
+
+Announce = Callable[[str], None]
+EAGER = "F.cross_entropy(F.linear)"
+SIZE_BUDGET = Budget(seconds=30.0, rounds=9)
+SIZES = (1000, 3000, 10_000, 30_000, 100_000, 300_000, 800_000)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure and for how long.
+
+    Args:
+        sizes: vocabularies.
+        most_eager_bytes: where torch's scores and their gradient would take more than this, it is left out.
+        std: deviation of the scores.
+    """
+
+    sizes: tuple[int, ...] = SIZES
+    tokens: int = 512
+    dim: int = 256
+    std: float = 3.0
+    num_bands: int = 3
+    most_eager_bytes: int = 8 * 2**30
+    threads: int | None = None
+    budget: Budget = SIZE_BUDGET
+
+    @property
+    def num_steps(self) -> int:
+        """How many times `measure` announces something."""
+        return len(self.sizes)
+
+
+def quick(threads: int | None = None) -> Settings:
+    """Half a minute: up to thirty thousand words."""
+    return Settings(sizes=SIZES[:4], tokens=128, threads=threads, budget=Budget(seconds=2.0, rounds=5, least=2))
+
+
+def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
+    """One comparison per size of the vocabulary; `announce` is told each as it begins."""
+    notes = (
+        f"each step is a forward and backward of {settings.tokens} tokens of dimension {settings.dim} with targets by "
+        f"Zipf's law, bands by cost, and scores of deviation {settings.std:g}",
+        "extra memory is the most that is allocated at once, over the inputs and the gradients",
+        *machine.warnings(),
+    )
+    with machine.threads(settings.threads):
+        comparisons = []
+        for size in settings.sizes:
+            announce(f"{size} words")
+            comparisons.append(_comparison(size, settings))
+        return Report("growth", machine.describe(), tuple(comparisons), notes)
+
+
+def _comparison(size: int, settings: Settings) -> Comparison:
+    generator = torch.Generator().manual_seed(0)
+    hidden_TD = torch.randn(settings.tokens, settings.dim, generator=generator).requires_grad_()
+    target_T = zipf(settings.tokens, size, generator)
+    counts = (1e9 / torch.arange(1, size + 1)).tolist()
+    bands = Bands.optimal(counts, settings.num_bands, dim=settings.dim)
+
+    def contestant(layer: nn.Module) -> Contestant:
+        inputs = [hidden_TD, *layer.parameters()]
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
+        run = differentiated(lambda: layer(hidden_TD, target_T), inputs)
+        return Contestant(type(layer).__name__, run, num_bytes)
+
+    full, sparse = FullOutput(size, settings.dim), SparseOutput(size, settings.dim)
+    with torch.no_grad():
+        for layer in (full, sparse):
+            layer.table.mul_(settings.std)
+    contestants = [contestant(full), contestant(sparse), contestant(AdaptiveOutput(bands, settings.dim))]
+    # Scores, their log-softmax and its gradient.
+    if 3 * 4 * settings.tokens * size <= settings.most_eager_bytes:
+
+        def eager() -> Tensor:
+            return F.cross_entropy(F.linear(hidden_TD, full.table), target_T)
+
+        inputs = [hidden_TD, full.table]
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
+        contestants.append(Contestant(EAGER, differentiated(eager, inputs), num_bytes))
+    return compare(f"{size} words", contestants, settings.budget)
+
+
+def plot(report: Report, path: Path) -> None:
+    """Draw time and extra memory against the vocabulary, both on logarithmic scales."""
+    from matplotlib import pyplot
+
+    figure, (time_axes, memory_axes) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    names = [entry.name for entry in report.comparisons[0].entries]
+    for name in names:
+        points = [
+            (int(comparison.job.split()[0]), entry)
+            for comparison in report.comparisons
+            for entry in comparison.entries
+            if entry.name == name
+        ]
+        sizes = [size for size, _ in points]
+        style = "--" if name == EAGER else "-"
+        seconds = [entry.timing.milliseconds.median / 1e3 for _, entry in points]
+        time_axes.plot(sizes, seconds, style, marker="o", label=name)
+        memory_axes.plot(sizes, [max(entry.extra_bytes, 1) / MIB for _, entry in points], style, marker="o", label=name)
+    time_axes.set(title="One training step", ylabel="seconds")
+    memory_axes.set(title="Memory over inputs and gradients", ylabel="MiB")
+    for axes in (time_axes, memory_axes):
+        axes.set(xscale="log", yscale="log", xlabel="words in the vocabulary")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
