@@ -39,7 +39,7 @@ class AdaptiveOutput(OutputLayer):
             not as wide as the model. Clusters are never projected.
         label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
 
     Grave et al. 2017; Baevski and Auli 2019.
     """

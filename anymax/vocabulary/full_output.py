@@ -20,7 +20,7 @@ class FullOutput(TableOutput):
         label_smoothing: how much of the target the loss spreads evenly over all words. Log-probabilities are never
             smoothed, so take `log_prob` for a perplexity.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
     """
 
     def __init__(

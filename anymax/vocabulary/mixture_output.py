@@ -31,7 +31,7 @@ class MixtureOutput(TableOutput):
             `anymax.PLIF()`.
         label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
 
     Yang et al. 2018.
     """

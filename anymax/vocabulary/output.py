@@ -34,7 +34,7 @@ class OutputLayer(nn.Module, ABC):
         vocabulary_size: how many words.
         model_dim: how many numbers a hidden vector has.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
     """
 
     # Whether the loss is the negative log-probability of the target.

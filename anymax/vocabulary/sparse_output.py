@@ -29,7 +29,7 @@ class SparseOutput(TableOutput):
         bias: whether every word has a number added to its score.
         label_smoothing: how much of the target the loss spreads evenly over all words.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default a fixed amount.
+        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
 
     Peters et al. 2019.
     """
