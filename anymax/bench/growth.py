@@ -26,7 +26,7 @@ class Settings:
 
     Args:
         sizes: vocabularies.
-        most_eager_bytes: where torch's scores and their gradient would take more than this, it is left out.
+        most_eager_bytes: where torch's scores, their log-softmax and its gradient would take more, it is left out.
         std: deviation of the scores.
     """
 

@@ -55,8 +55,8 @@ class Rule(Protocol):
 class Products:
     """Gradients of the pieces, summed over blocks in float32 or better."""
 
-    def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool], scale: float) -> None:
-        self.pieces, self.scale = pieces, scale
+    def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool]) -> None:
+        self.pieces = pieces
         self._wanted = [wanted[3 * i : 3 * i + 3] for i in range(len(pieces))]
         self._hidden: list[Tensor | None] = []
         self._weight: list[Tensor | None] = []
@@ -74,12 +74,11 @@ class Products:
         """Multiply the gradient of a block of scores with the weights and the hidden states."""
         for i, (piece, columns) in enumerate(_with_columns(self.pieces)):
             grad_BN = scores_BN[:, columns].to(piece.weight.dtype)
-            hidden_BD = piece.hidden[rows]
-            factor_B1 = None if coefficient_B is None else coefficient_B[:, None].to(hidden_BD.dtype)
+            factor_B1 = None if coefficient_B is None else coefficient_B[:, None]
             into_hidden, into_weight, into_bias = self._hidden[i], self._weight[i], self._bias[i]
             if into_weight is not None:
-                weighted_BD = hidden_BD if factor_B1 is None else hidden_BD * factor_B1
-                self._add_product(into_weight, grad_BN.T, weighted_BD)
+                hidden_BD = piece.hidden[rows]
+                self._add_product(into_weight, grad_BN, hidden_BD if factor_B1 is None else hidden_BD * factor_B1)
             if into_hidden is not None:
                 torch.mm(grad_BN, piece.weight, out=into_hidden[rows])
                 if factor_B1 is not None:
@@ -98,27 +97,27 @@ class Products:
         return self._hidden[index], into_weight, self._bias[index]
 
     def finish(self) -> list[Tensor | None]:
-        """Hidden, weight and bias of each piece, in their own precision."""
+        """Hidden, weight and bias of each piece; of half precision the first in that, the others in float32."""
         gradients: list[Tensor | None] = []
-        for i, piece in enumerate(self.pieces):
+        for i in range(len(self.pieces)):
             into_weight = self._weight[i]
             if self._is_first and into_weight is not None:
                 into_weight.zero_()
-            for value, source in zip((self._hidden[i], into_weight, self._bias[i]), piece, strict=True):
-                gradients.append(None if value is None or source is None else self._scaled(value, source.dtype))
+            gradients += [self._hidden[i], into_weight, self._bias[i]]
         return gradients
 
-    def _add_product(self, into: Tensor, left: Tensor, right: Tensor) -> None:
-        if into.dtype != left.dtype:
-            product = torch.mm(left, right)
-            into.copy_(product) if self._is_first else into.add_(product)
+    def _add_product(self, into_ND: Tensor, grad_BN: Tensor, hidden_BD: Tensor) -> None:
+        if grad_BN.dtype in COMPUTED_IN:
+            # A sum over many rows may leave the range of half precision before the mean brings it back: the hidden
+            # states are scaled down so that no sum can.
+            largest = len(hidden_BD) * grad_BN.abs().amax().float() * hidden_BD.abs().amax().float()
+            scale = (torch.finfo(grad_BN.dtype).max / 2 / largest).clamp(max=1)
+            product_ND = torch.mm(grad_BN.T, (hidden_BD.float() * scale).to(grad_BN.dtype)).float() / scale
+            into_ND.copy_(product_ND) if self._is_first else into_ND.add_(product_ND)
         elif self._is_first:
-            torch.mm(left, right, out=into)
+            torch.mm(grad_BN.T, hidden_BD, out=into_ND)
         else:
-            into.addmm_(left, right)
-
-    def _scaled(self, value: Tensor, dtype: torch.dtype) -> Tensor:
-        return (value if self.scale == 1 else value.mul_(self.scale)).to(dtype)
+            into_ND.addmm_(grad_BN.T, hidden_BD)
 
 
 def run(
@@ -127,7 +126,6 @@ def run(
     num_targets: int,
     coefficient: Tensor | None,
     *,
-    scale: float,
     memory_budget: int,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
@@ -137,7 +135,7 @@ def run(
     group = max(1, first.hidden.shape[0] // max(1, num_targets))
     n = sum(piece.weight.shape[0] for piece in pieces)
     losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
-    products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted), scale)
+    products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted))
     per_block = _targets_per_block(memory_budget, group * n, dtype, first.weight.dtype)
     buffer = spread_rows(min(per_block, num_targets) * group, n, first.weight, dtype)
     for start in range(0, num_targets, per_block):
@@ -153,7 +151,7 @@ def run(
             products.add(scores_BN, rows, block.coefficient_B)
     if coefficient is None:
         return losses_T, []
-    return losses_T, products.finish() + [grad if scale == 1 else grad.mul_(scale) for grad in rule.gradients()]
+    return losses_T, [*products.finish(), *rule.gradients()]
 
 
 def _multiply(piece: Piece, rows: slice, scores_BN: Tensor) -> None:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.kernels.backend import is_plain
 from anymax.kernels.operator import library as operators
 from anymax.losses.blocks import Piece, Rule, default_budget, run
-from anymax.losses.targets import REDUCTIONS
+from anymax.losses.linear_arguments import check_options, check_pieces
 from anymax.mappings.arguments import COMPUTED_IN
 
 
@@ -65,6 +66,9 @@ def compute(
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses of all targets, zero where ignored, and the gradients of the wanted tensors.
 
+    In half precision the sums stay in float32, and the gradient of a mean is that of the sum: dividing here would lose
+    small numbers before a scaled loss can save them.
+
     Args:
         coefficient: how much the loss of each target weighs in what is differentiated; one number serves all.
     """
@@ -81,29 +85,39 @@ def compute(
         pieces.append(Piece(kept.of(hidden).reshape(-1, weight.shape[1]).contiguous(), weight, bias))
     extras = [tensor for tensor in tensors[end:] if tensor is not None]
     rule = make_rule(RuleInputs(extras, wanted[end:], kept, settings.label_smoothing))
-    scale = 1 / max(num_kept, 1) if settings.reduction == "mean" else 1.0
     if any(wanted):
         assert coefficient is not None
         coefficient = kept.of(coefficient) if coefficient.dim() else coefficient.expand(num_kept)
-        if pieces[0].weight.dtype not in COMPUTED_IN:
-            # No risk of underflow: the scale may go where it costs nothing.
-            coefficient, scale = coefficient * scale, 1.0
+        if settings.reduction == "mean" and not _is_half(tensors):
+            coefficient = coefficient / max(num_kept, 1)
     with torch.autocast(target_T.device.type, enabled=False):
         losses, gradients = run(
             rule,
             pieces,
             num_kept,
             coefficient if any(wanted) else None,
-            scale=scale,
             memory_budget=settings.memory_budget,
             wanted=wanted,
         )
-    found = {i: grad for i, grad in enumerate(gradients) if wanted[i] and grad is not None}
-    for i in range(0, end, 3):
-        if i in found:
-            shape = tensors[i].shape[1:]  # type: ignore[union-attr]
-            found[i] = kept.spread(found[i].reshape(num_kept, *shape))
-    return kept.spread(losses), list(found.values())
+    found = []
+    for i, (gradient, tensor) in enumerate(zip(gradients, tensors, strict=False)):
+        if not wanted[i] or gradient is None or tensor is None:
+            continue
+        if i < end and i % 3 == 0:
+            gradient = kept.spread(gradient.reshape(num_kept, *tensor.shape[1:]))
+        found.append(gradient.to(_gradient_dtype(i, tensor, end)))
+    return kept.spread(losses), found
+
+
+def _gradient_dtype(index: int, tensor: Tensor, end: int) -> torch.dtype:
+    """Of what `compute` returns: the hidden states' own, else float32 at least."""
+    is_hidden = index < end and index % 3 == 0
+    return tensor.dtype if is_hidden else COMPUTED_IN.get(tensor.dtype, tensor.dtype)
+
+
+def _is_half(tensors: Sequence[Tensor | None]) -> bool:
+    weight = tensors[1]
+    return weight is not None and weight.dtype in COMPUTED_IN
 
 
 def _check_range(target_T: Tensor, counted_T: Tensor, weights: Sequence[Tensor], settings: Settings) -> None:
@@ -136,12 +150,16 @@ def define(name: str, make_rule: MakeRule) -> None:
         settings = Settings(name, num_pieces, reduction, ignore_index, label_smoothing, memory_budget)
         return compute(make_rule, tensors, target, coefficient, settings, wanted)
 
-    def fake(tensors: list[Tensor | None], target: Tensor, *rest: Any) -> tuple[Tensor, list[Tensor]]:
-        weight = tensors[1]
-        assert weight is not None
-        losses = weight.new_empty(target.shape[0], dtype=COMPUTED_IN.get(weight.dtype, weight.dtype))
-        wanted = zip(tensors, rest[-1], strict=True)
-        return losses, [torch.empty_like(tensor) for tensor, is_wanted in wanted if is_wanted and tensor is not None]
+    def fake(
+        tensors: list[Tensor | None], target: Tensor, coefficient: Tensor | None, num_pieces: int, *rest: Any
+    ) -> tuple[Tensor, list[Tensor]]:
+        losses = target.new_empty(target.shape[0], dtype=_loss_dtype(tensors))
+        gradients = [
+            tensor.new_empty(tensor.shape, dtype=_gradient_dtype(i, tensor, 3 * num_pieces))
+            for i, (tensor, is_wanted) in enumerate(zip(tensors, rest[-1], strict=True))
+            if is_wanted and tensor is not None
+        ]
+        return losses, gradients
 
     operators.define(
         f"{name}(Tensor?[] tensors, Tensor target, Tensor? coefficient, int num_pieces, str reduction, "
@@ -151,49 +169,103 @@ def define(name: str, make_rule: MakeRule) -> None:
     torch.library.register_fake(f"anymax::{name}", fake)
 
 
+def _forward(
+    settings: Settings,
+    make_rule: MakeRule | None,
+    wanted: Sequence[bool],
+    target_T: Tensor,
+    tensors: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """The loss, and the gradients of the wanted tensors where they can be computed now."""
+    if settings.reduction == "none":
+        losses_T, _ = _call(settings, make_rule, tensors, target_T, None, [False] * len(wanted))
+        return (losses_T,)
+    one = target_T.new_ones((), dtype=_loss_dtype(tensors)) if any(wanted) else None
+    losses_T, gradients = _call(settings, make_rule, tensors, target_T, one, wanted)
+    loss = losses_T.sum()
+    return loss / _num_counted(settings, target_T) if settings.reduction == "mean" else loss, *gradients
+
+
+def _num_counted(settings: Settings, target_T: Tensor) -> Tensor:
+    return (target_T != settings.ignore_index).sum().clamp(min=1)
+
+
 class Fused(torch.autograd.Function):
     """The reduced loss. With "mean" and "sum" the gradients are there before the backward, which only scales them."""
 
     @staticmethod
-    def forward(ctx: Any, settings: Settings, make_rule: MakeRule | None, target_T: Tensor, *tensors: Tensor) -> Tensor:
-        wanted = list(ctx.needs_input_grad[3:])
-        ctx.settings, ctx.make_rule = settings, make_rule
-        ctx.save_for_backward(target_T, *tensors)
-        is_early = any(wanted) and settings.reduction != "none"
-        losses_T, gradients = _call(
-            settings,
-            make_rule,
-            tensors,
-            target_T,
-            target_T.new_ones((), dtype=_loss_dtype(tensors[1])) if is_early else None,
-            wanted if is_early else [False] * len(wanted),
-        )
-        ctx.gradients = gradients if is_early else None
-        if settings.reduction == "none":
-            return losses_T
-        if settings.reduction == "sum":
-            return losses_T.sum()
-        return losses_T.sum() / (target_T != settings.ignore_index).sum().clamp(min=1)
+    def forward(
+        settings: Settings,
+        make_rule: MakeRule | None,
+        wanted: Sequence[bool],
+        target_T: Tensor,
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        return _forward(settings, make_rule, wanted, target_T, tensors)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.settings, ctx.make_rule, ctx.wanted, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.gradients = list(output[1:])
+        ctx.mark_non_differentiable(*ctx.gradients)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * len(ctx.needs_input_grad)
+        target_T, *tensors = ctx.saved_tensors
+        with torch.no_grad():
+            if ctx.gradients:
+                # Handed over, not copied; a second backward computes them anew.
+                gradients, ctx.gradients, factor = ctx.gradients, [], grad
+            else:
+                factor = grad.new_ones(())
+                gradients = _call(ctx.settings, ctx.make_rule, tensors, target_T, grad, ctx.wanted)[1]
+            if ctx.settings.reduction == "mean" and _is_half(tensors):
+                factor = factor / _num_counted(ctx.settings, target_T)
+            sources = [tensor for tensor, is_wanted in zip(tensors, ctx.wanted, strict=True) if is_wanted]
+            gradients = _scaled(gradients, factor, [source.dtype for source in sources])
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                f"{ctx.settings.name} cannot be differentiated twice: its scores are gone; "
-                "use the loss of F.linear(hidden, weight) for second derivatives"
-            )
-        wanted = list(ctx.needs_input_grad[3:])
-        if ctx.gradients is not None:
-            # Handed over, not copied; a second backward computes them anew.
-            gradients, ctx.gradients = ctx.gradients, None
-            for gradient in gradients:
-                if not (grad.is_cpu and not torch.compiler.is_compiling() and grad == 1):
-                    gradient.mul_(grad)
-        else:
-            target_T, *tensors = ctx.saved_tensors
-            _, gradients = _call(ctx.settings, ctx.make_rule, tensors, target_T, grad, wanted)
+            others = [tensor for tensor in (grad, *tensors) if tensor is not None]
+            gradients = Final.apply(ctx.settings.name, len(gradients), *gradients, *others)
         found = iter(gradients)
-        return None, None, None, *(next(found) if is_wanted else None for is_wanted in wanted)
+        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in ctx.wanted)
+
+
+class Final(torch.autograd.Function):
+    """Gradients as they are, tied to what they depend on, so that differentiating them is refused and not zero."""
+
+    @staticmethod
+    def forward(name: str, num_gradients: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(gradient.view_as(gradient) for gradient in tensors[:num_gradients])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(
+            f"{ctx.name} cannot be differentiated twice: its scores are gone; "
+            "use the loss of F.linear(hidden, weight) for second derivatives"
+        )
+
+
+def _scaled(gradients: Sequence[Tensor], factor: Tensor, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """Gradients times a number, in place where they are as precise as it is, in the given types."""
+    # Usually the loss itself is differentiated; only on a CPU does looking cost nothing.
+    is_one = is_plain(factor) and bool(factor == 1)
+    scaled = []
+    for gradient, dtype in zip(gradients, dtypes, strict=True):
+        if is_one:
+            scaled.append(gradient.to(dtype))
+        elif gradient.dtype == factor.dtype and not torch.compiler.is_compiling():
+            scaled.append(gradient.mul_(factor).to(dtype))
+        else:
+            scaled.append((gradient.to(factor.dtype) * factor).to(dtype))
+    return scaled
 
 
 def _call(
@@ -202,16 +274,18 @@ def _call(
     tensors: Sequence[Tensor | None],
     target_T: Tensor,
     coefficient: Tensor | None,
-    wanted: list[bool],
+    wanted: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor]]:
     if make_rule is not None:
         return compute(make_rule, tensors, target_T, coefficient, settings, wanted)
     operator = getattr(torch.ops.anymax, settings.name)
-    losses_T, gradients = operator(list(tensors), target_T, coefficient, *settings[1:], wanted)
+    losses_T, gradients = operator(list(tensors), target_T, coefficient, *settings[1:], list(wanted))
     return losses_T, gradients
 
 
-def _loss_dtype(weight: Tensor) -> torch.dtype:
+def _loss_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
+    weight = tensors[1]
+    assert weight is not None
     return COMPUTED_IN.get(weight.dtype, weight.dtype)
 
 
@@ -234,7 +308,8 @@ def fused_loss(
         make_rule: for a loss that holds a module, and so cannot be an operator.
         group: how many rows of scores belong to each target; the hidden states then have one dimension more.
     """
-    _check(name, pieces, target, reduction, label_smoothing, group)
+    check_options(reduction, label_smoothing, memory_budget)
+    check_pieces(name, pieces, target, group)
     pieces = [_in_autocast(piece) for piece in pieces]
     if memory_budget is None:
         memory_budget = default_budget(pieces, group or 1)
@@ -243,7 +318,13 @@ def fused_loss(
     for hidden, weight, bias in pieces:
         inner = hidden.shape[target.dim() :]
         flat += [hidden.reshape(-1, *inner), weight, bias]
-    losses = Fused.apply(settings, make_rule, target.reshape(-1).long(), *flat, *extras)
+    tensors = [*flat, *extras]
+    wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
+    target_T = target.reshape(-1).long()
+    if any(wanted):
+        losses, *_ = Fused.apply(settings, make_rule, wanted, target_T, *tensors)
+    else:
+        (losses,) = _forward(settings, make_rule, wanted, target_T, tensors)
     return losses.reshape(target.shape) if reduction == "none" else losses
 
 
@@ -256,61 +337,3 @@ def _in_autocast(piece: Piece) -> Piece:
     if torch.float64 in (piece.hidden.dtype, piece.weight.dtype):
         return piece
     return Piece(piece.hidden.to(dtype), piece.weight.to(dtype), None if piece.bias is None else piece.bias.to(dtype))
-
-
-def _check(
-    name: str,
-    pieces: Sequence[Piece],
-    target: Tensor,
-    reduction: str,
-    label_smoothing: float,
-    group: int | None,
-) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
-    if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
-        came = target.dtype if isinstance(target, Tensor) else type(target).__name__
-        raise TypeError(
-            f"target must be a tensor of classes, int64 or int32, got {came}; {name} takes no distributions"
-        )
-    leading = target.shape if group is None else (*target.shape, group)
-    for piece in pieces:
-        _check_piece(piece, target, tuple(leading))
-
-
-def _check_piece(piece: Piece, target: Tensor, leading: tuple[int, ...]) -> None:
-    hidden, weight, bias = piece
-    for what, value in (("hidden", hidden), ("linear_weight", weight)):
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            came = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(f"{what} must be a floating-point tensor, got {came}; convert with .float()")
-    if weight.dim() != 2 or weight.shape[0] == 0:
-        raise ValueError(
-            f"linear_weight must be (classes, dimension) with at least one class, got {tuple(weight.shape)}"
-        )
-    if hidden.dim() == 0 or hidden.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"hidden must end in the dimension of linear_weight, {weight.shape[1]}, got shape {tuple(hidden.shape)}"
-        )
-    if tuple(hidden.shape[:-1]) != leading:
-        raise ValueError(
-            f"hidden must have the shape of target and a last dimension more, {(*leading, weight.shape[1])}, "
-            f"got {tuple(hidden.shape)}"
-        )
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise ValueError(f"linear_bias must have one entry per class, {weight.shape[0]}, got shape {tuple(bias.shape)}")
-    others: list[tuple[str, Tensor | None]] = [("linear_weight", weight), ("linear_bias", bias), ("target", target)]
-    for what, other in others:
-        if other is not None and other.device != hidden.device:
-            raise ValueError(
-                f"{what} must be on the device of hidden, {hidden.device}, got {other.device}; move it with .to"
-            )
-    differs = hidden.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype)
-    if differs and not torch.is_autocast_enabled(hidden.device.type):
-        raise TypeError(
-            f"hidden, linear_weight and linear_bias must have one dtype, got {hidden.dtype}, {weight.dtype}"
-            + ("" if bias is None else f", {bias.dtype}")
-            + "; convert one of them or use torch.autocast"
-        )

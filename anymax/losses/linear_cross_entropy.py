@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
+from torch.func import functional_call
 
 from anymax.kernels.cross_entropy import cross_entropy_
 from anymax.losses.blocks import Block, Piece, Products, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
+from anymax.mappings.arguments import COMPUTED_IN
 
 # A transform makes copies of the scores it works on: it gets as many bytes of a block at a time as stay in a cache.
 CHUNK_BYTES = 4 * 2**20
@@ -35,7 +37,8 @@ def linear_cross_entropy(
         hidden: (..., dimension). Several tensors, with as many weights, put the scores of all side by side.
         linear_weight: (classes, dimension).
         target: classes, in the leading shape of `hidden`.
-        transform: a module applied to every score by itself, as PLIF; its parameters get their gradient.
+        transform: a module applied to every score by itself, as PLIF; its parameters get their gradient. Nothing in it
+            may be random, since it may be called again for the gradient.
         reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
         ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
         label_smoothing: how much of the target to spread evenly over all classes.
@@ -43,18 +46,18 @@ def linear_cross_entropy(
             or a quarter of a weight that takes more than 256.
     """
     pieces = as_pieces(hidden, linear_weight, linear_bias)
-    parameters = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
+    parameters = trained(transform)
 
     def make_rule(inputs: RuleInputs) -> Rule:
         assert transform is not None
-        return Transformed(transform, parameters, inputs, Weighing())
+        return Transformed(transform, dict(zip(parameters, inputs.extras, strict=True)), inputs, Weighing())
 
     take = fused_loss_outside_graphs if transform is not None and torch.compiler.is_compiling() else fused_loss
     return take(
         "linear_cross_entropy",
         pieces,
         target,
-        parameters,
+        list(parameters.values()),
         make_rule=None if transform is None else make_rule,
         reduction=reduction,
         ignore_index=ignore_index,
@@ -68,15 +71,21 @@ def linear_cross_entropy(
 fused_loss_outside_graphs = _disable_dynamo(fused_loss)
 
 
+def trained(module: nn.Module | None) -> dict[str, Tensor]:
+    """The parameters of a module that get a gradient, by name."""
+    return {} if module is None else {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
 def as_pieces(
     hidden: Tensor | Sequence[Tensor],
     weight: Tensor | Sequence[Tensor],
     bias: Tensor | Sequence[Tensor | None] | None,
 ) -> list[Piece]:
     """Pieces of one tensor each, or of several."""
-    if isinstance(hidden, Tensor) and isinstance(weight, Tensor) and (bias is None or isinstance(bias, Tensor)):
-        return [Piece(hidden, weight, bias)]
-    if isinstance(hidden, Tensor) or isinstance(weight, Tensor) or isinstance(bias, Tensor):
+    several = [isinstance(value, list | tuple) for value in (hidden, weight, bias)]
+    if not any(several):
+        return [Piece(hidden, weight, bias)]  # type: ignore[arg-type]
+    if not (several[0] and several[1] and (several[2] or bias is None)):
         raise TypeError("hidden, linear_weight and linear_bias must be tensors, or all of them sequences of tensors")
     biases = [None] * len(weight) if bias is None else list(bias)
     if not len(hidden) == len(weight) == len(biases) or not hidden:
@@ -120,11 +129,16 @@ class Transformed:
     """Rule of the cross-entropy of a module's image of the scores, in chunks of a block's rows."""
 
     def __init__(
-        self, transform: nn.Module, parameters: list[nn.Parameter], inputs: RuleInputs, weighing: Weighing
+        self, transform: nn.Module, parameters: dict[str, Tensor], inputs: RuleInputs, weighing: Weighing
     ) -> None:
-        self.transform, self.parameters = transform, parameters
+        self.transform = transform
+        # Leaves of our own, as precise as the scores, apart from what the caller differentiates.
+        self.parameters = {
+            name: value.detach().to(COMPUTED_IN.get(value.dtype, value.dtype)).requires_grad_()
+            for name, value in parameters.items()
+        }
         self.plain, self.weighing = Plain(inputs, weighing), weighing
-        self.sums = [torch.zeros_like(parameter) for parameter in parameters]
+        self.sums = [torch.zeros_like(value) for value in self.parameters.values()]
 
     def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
         group = self.weighing.group
@@ -141,21 +155,26 @@ class Transformed:
     def _chunk_(self, scores_CN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Tensor:
         if coefficient is None:
             with torch.no_grad():
-                return self.plain.block_(self.transform(scores_CN).contiguous(), targets, None, products).losses
+                return self.plain.block_(self._image(scores_CN).contiguous(), targets, None, products).losses
         with torch.enable_grad():
             scores = scores_CN.detach().requires_grad_()
-            image = self.transform(scores)
+            image = self._image(scores)
         # A module may keep its image for its own backward: work on a copy.
         grad_CN = image.detach().clone(memory_format=torch.contiguous_format)
         block = self.plain.block_(grad_CN, targets, coefficient, products)
         assert block.coefficient_B is not None
         grad_CN.mul_(block.coefficient_B[:, None])
-        grad_scores, *grads = torch.autograd.grad(image, [scores, *self.parameters], grad_CN, allow_unused=True)
-        scores_CN.copy_(grad_scores)
+        leaves = [scores, *self.parameters.values()]
+        grad_scores, *grads = torch.autograd.grad(image, leaves, grad_CN, allow_unused=True)
+        scores_CN.zero_() if grad_scores is None else scores_CN.copy_(grad_scores)
         for total, grad in zip(self.sums, grads, strict=True):
             if grad is not None:
                 total.add_(grad)
         return block.losses
+
+    def _image(self, scores_CN: Tensor) -> Tensor:
+        image: Tensor = functional_call(self.transform, self.parameters, (scores_CN,))
+        return image
 
     def gradients(self) -> list[Tensor]:
         return [*self.weighing.gradients(), *self.sums]

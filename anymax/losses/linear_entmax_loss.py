@@ -82,14 +82,16 @@ class Sparse:
         num_rows, n = scores_BN.shape
         target_B = self.kept.target[targets]
         alpha_A = self.alpha_A if self.is_shared else self.alpha_A[targets]
-        wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0]
+        # In double precision, since a constant added to all scores is taken off again below.
+        wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0].double()
         if self.smoothing > 0:
-            wanted_B = (1 - self.smoothing) * wanted_B + self.smoothing * scores_BN.mean(1)
+            wanted_B = torch.lerp(wanted_B, scores_BN.mean(1, dtype=torch.float64), self.smoothing)
         is_narrow = scores_BN.dtype == products.pieces[0].weight.dtype
         capacity = num_rows * n // COST_OF_CHOSEN if is_narrow and coefficient is not None else 0
         by_alpha = coefficient is not None and self.wants_alpha
         support = kernel.support_(scores_BN, alpha_A, capacity=capacity, wants_by_alpha=by_alpha)
-        losses_B = support.conjugate_R - (wanted_B - support.top_R) + self._of_target(tsallis, alpha_A, n)
+        lead_B = (support.top_R - wanted_B).to(scores_BN.dtype)
+        losses_B = support.conjugate_R + lead_B + self._of_target(tsallis, alpha_A, n)
         if coefficient is None:
             return Block(losses_B, None)
         if support.by_alpha_R is not None:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from anymax.losses.blocks import Piece, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
-from anymax.losses.linear_cross_entropy import Plain, Transformed, Weighing, fused_loss_outside_graphs
+from anymax.losses.linear_arguments import check_floating_point
+from anymax.losses.linear_cross_entropy import Plain, Transformed, Weighing, fused_loss_outside_graphs, trained
+from anymax.mappings.arguments import COMPUTED_IN
 
 
 def linear_mixture_loss(
@@ -48,18 +50,24 @@ def linear_mixture_loss(
         raise ValueError(
             f"prior must have one score for each of at least one expert, {tuple(experts.shape[:-1])}, got {came}"
         )
-    parameters = [] if transform is None else [p for p in transform.parameters() if p.requires_grad]
+    check_floating_point("prior", prior)
+    if prior.device != experts.device:
+        raise ValueError(
+            f"prior must be on the device of experts, {experts.device}, got {prior.device}; move it with .to"
+        )
+    parameters = trained(transform)
 
     def make_rule(inputs: RuleInputs) -> Rule:
         assert transform is not None
-        return Transformed(transform, parameters, inputs, Mixture(inputs))
+        _, *of_transform = inputs.extras
+        return Transformed(transform, dict(zip(parameters, of_transform, strict=True)), inputs, Mixture(inputs))
 
     take = fused_loss_outside_graphs if transform is not None and torch.compiler.is_compiling() else fused_loss
     return take(
         "linear_mixture_loss",
         [Piece(experts, linear_weight, linear_bias)],
         target,
-        [prior.reshape(-1, num_experts), *parameters],
+        [prior.reshape(-1, num_experts), *parameters.values()],
         make_rule=None if transform is None else make_rule,
         reduction=reduction,
         ignore_index=ignore_index,
@@ -75,13 +83,12 @@ class Mixture(Weighing):
         prior_TK, kept = inputs.extras[0].detach(), inputs.kept
         self.group = prior_TK.shape[1]
         self.kept = kept
-        wide = torch.promote_types(prior_TK.dtype, torch.float32)
+        wide = COMPUTED_IN.get(prior_TK.dtype, prior_TK.dtype)
         self.log_prior_TK = kept.of(prior_TK).to(wide).log_softmax(1)
         self.grad_TK = torch.zeros_like(self.log_prior_TK)
-        self.dtype = prior_TK.dtype
 
     def weigh(self, losses_B: Tensor, targets: slice, coefficient: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        log_prior_BK = self.log_prior_TK[targets]
+        log_prior_BK = self.log_prior_TK[targets].to(losses_B.dtype)
         joint_BK = log_prior_BK - losses_B.view(-1, self.group)
         losses = -joint_BK.logsumexp(1)
         if coefficient is None:
@@ -91,7 +98,7 @@ class Mixture(Weighing):
         return losses, (coefficient[:, None] * posterior_BK).flatten()
 
     def gradients(self) -> list[Tensor]:
-        return [self.kept.spread(self.grad_TK.to(self.dtype))]
+        return [self.kept.spread(self.grad_TK)]
 
 
 define("linear_mixture_loss", lambda inputs: Plain(inputs, Mixture(inputs)))

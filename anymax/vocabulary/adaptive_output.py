@@ -14,9 +14,9 @@ from anymax.losses import linear_cross_entropy
 from anymax.vocabulary.bands import Bands
 from anymax.vocabulary.output import OutputLayer, TopK, check_share, draw, refuse_label_smoothing, widened
 
-# The target of tokens that do not count in a band. The caller's ignore_index could be a place within it, and -100 a
-# target that is wrong.
-ELSEWHERE = -(2**31)
+# The target of tokens that do not count in a band. The caller's ignore_index could be a place within it, and any number
+# near zero a target that is wrong.
+ELSEWHERE = torch.iinfo(torch.int64).min
 
 
 class AdaptiveOutput(OutputLayer):
@@ -92,6 +92,7 @@ class AdaptiveOutput(OutputLayer):
     def forward(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         hidden = self._prepare(hidden)
         self._check_target(hidden, target)
+        target = target.long()
         of_parts = "sum" if reduction == "mean" else reduction
         counted = target != self.ignore_index
         band = torch.where(counted, self.bands.band_of(target), ELSEWHERE)

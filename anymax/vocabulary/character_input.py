@@ -182,7 +182,8 @@ def _encode(words: Sequence[str], max_bytes: int, device: torch.device) -> tuple
     """The bytes of all words, with zeros up to the longest, and how many each has."""
     if isinstance(words, str):
         raise TypeError(f"words must be a list of words, got the one string {words!r}; put it into a list")
-    encoded = [word.encode()[:max_bytes] for word in words]
+    # A damaged text may hold half of a pair of surrogates; it is spelled like anything else.
+    encoded = [word.encode(errors="surrogatepass")[:max_bytes] for word in words]
     longest = max([1, *map(len, encoded)])
     flat = bytearray(b"".join(word.ljust(longest, b"\0") for word in encoded))
     # An empty buffer is refused.

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from anymax.losses.blocks import MOST_BUDGET
 from anymax.mappings.arguments import COMPUTED_IN, check_device, check_values
 
+# Scores, log-probabilities, and what choosing among them makes: so many matrices of the size of a block are alive at
+# once.
+COPIES = 4
+
 
 class TopK(NamedTuple):
     """The likeliest words of every token, best first; both fields end in a dimension of size k."""
@@ -109,7 +113,8 @@ class OutputLayer(nn.Module, ABC):
         """Tokens as rows, so few at a time that their scores for all words stay within the budget."""
         self._check_hidden(hidden)
         budget = MOST_BUDGET if self.memory_budget is None else self.memory_budget
-        return hidden.reshape(-1, self.model_dim).split(max(1, budget // (4 * self.vocabulary_size)))
+        size = widened(next(self.parameters()).new_empty(0)).element_size()
+        return hidden.reshape(-1, self.model_dim).split(max(1, budget // (COPIES * size * self.vocabulary_size)))
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point():

@@ -108,5 +108,5 @@ class SparseOutput(TableOutput):
 
 def _log(probs: Tensor) -> Tensor:
     """The logarithm, with a gradient of zero where it is -inf."""
-    inside = probs > 0
-    return torch.where(inside, torch.where(inside, probs, 1).log(), -torch.inf)
+    outside = probs == 0
+    return torch.where(outside, -torch.inf, torch.where(outside, 1, probs).log())

@@ -17,7 +17,8 @@ def tie_(
 ) -> None:
     """Make an output layer share parameters with an input layer; the values that stay are the input's.
 
-    Where the layers do not fit, nothing is changed. Tie before an optimizer is made and before layers are wrapped.
+    Where the layers do not fit, nothing is changed. Tie before an optimizer is made and before layers are wrapped, and
+    after `to_empty`, which gives every layer parameters of its own.
 
     Args:
         input: an AdaptiveInput, for an AdaptiveOutput of the same bands; a FixedInput, for the other output layers.
@@ -39,7 +40,7 @@ def tie_(
             f"got {type(input).__name__} with {type(output).__name__}; a layer without a table of words cannot be tied"
         )
     for pair in pairs:
-        _check_shapes(pair)
+        _check_fit(pair)
     for pair in pairs:
         setattr(pair.holder, pair.name, pair.source)
 
@@ -95,8 +96,17 @@ def _table_pairs(
         yield _Pair("the projection", input.projection, output, "projection")
 
 
-def _check_shapes(pair: _Pair) -> None:
+def _check_fit(pair: _Pair) -> None:
     target = getattr(pair.holder, pair.name)
+    for name, ours, theirs in (
+        ("dtype", pair.source.dtype, target.dtype),
+        ("device", pair.source.device, target.device),
+    ):
+        if ours != theirs:
+            raise ValueError(
+                f"{pair.what} must have the same {name} in input and output to be tied, got {ours} and {theirs}; "
+                "move one of the layers with .to"
+            )
     if pair.source.shape != target.shape:
         raise ValueError(
             f"{pair.what} must have the same shape in input and output to be tied, got {tuple(pair.source.shape)} and "

@@ -239,8 +239,10 @@ def test_a_small_budget_changes_no_answer(member: Member) -> None:
     layer.load_state_dict(plain.state_dict())
     hidden, target = batch(11, 3)
     torch.testing.assert_close(layer(hidden, target), plain(hidden, target))
-    torch.testing.assert_close(layer.log_prob(hidden, target), plain.log_prob(hidden, target))
-    torch.testing.assert_close(layer.topk(hidden, 3), plain.topk(hidden, 3))
+    # Another number of rows rounds the scores otherwise, which the logarithm of a small probability shows.
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(layer.log_prob(hidden, target), plain.log_prob(hidden, target), **near)
+    torch.testing.assert_close(layer.topk(hidden, 3), plain.topk(hidden, 3), **near)
     assert layer.sample(hidden).shape == (11, 3)
 
 

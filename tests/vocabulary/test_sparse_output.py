@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import anymax
 from anymax.vocabulary import FullOutput, SparseOutput
+from anymax.vocabulary.output import COPIES
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
@@ -65,7 +66,7 @@ def test_log_prob_never_holds_tokens_times_vocabulary() -> None:
                     self.numel = max(self.numel, value.numel())
             return result
 
-    layer = SparseOutput(500, 4, memory_budget=10 * 500 * 4)
+    layer = SparseOutput(500, 4, memory_budget=COPIES * 10 * 500 * 4)
     hidden, target = torch.randn(200, 4, requires_grad=True), torch.randint(500, (200,))
     with LargestTensor() as largest:
         log_prob = layer.log_prob(hidden, target)

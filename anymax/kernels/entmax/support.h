@@ -104,10 +104,11 @@ template <class T> bool support(const SupportJob<T>& job, int threads, bool& eno
             T* x = job.scores + row * job.stride;
             const double alpha = double(job.alpha[job.num_alphas == 1 ? 0 : row]);
             job.tops[row] = long_row(x, alpha, x, job.conjugates + row, n, scratch);
-            if (job.by_alpha) job.by_alpha[row] = static_cast<T>(omega_by_alpha(x, n, alpha - 1));
+            // A row without an answer is NaN everywhere.
+            const bool is_number = x[0] == x[0];
+            if (job.by_alpha) job.by_alpha[row] = is_number ? static_cast<T>(omega_by_alpha(x, n, alpha - 1)) : x[0];
             job.counts[row] = -1;
             if (job.capacity <= 0) continue;
-            const bool is_number = x[0] == x[0];
             const int64_t count = is_number ? count_support(x, n) : n;
             const bool fits = total.fetch_add(count) + count <= job.capacity && 2 * count <= n && is_number;
             if (!fits) {

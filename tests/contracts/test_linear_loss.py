@@ -1,0 +1,712 @@
+"""What every linear loss promises, each against the same loss of all scores. A new one joins by one line in MEMBERS."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+import anymax
+from anymax.losses.linear_cross_entropy import linear_cross_entropy
+from anymax.losses.linear_entmax_loss import linear_entmax_loss
+from anymax.losses.linear_mixture_loss import linear_mixture_loss
+from tests.kernels.test_cross_entropy import threads
+
+V, D, K = 150, 6, 3
+REDUCTIONS = ["mean", "sum", "none"]
+Tensors = dict[str, nn.Parameter]
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A linear loss as a function of its tensors, and one loss per target by way of all scores.
+
+    The first two tensors are a hidden state and its weight.
+    """
+
+    fused: Callable[..., Tensor]
+    eager: Callable[[Tensors, Tensor, float], Tensor]
+    shapes: Callable[[tuple[int, ...]], Shapes]
+    name: str
+    rows_per_target: int = 1
+    has_smoothing: bool = True
+    has_transform: bool = False
+
+    def make(self, *leading: int, dtype: torch.dtype = torch.float64) -> Tensors:
+        scale = {"weight": 3.0, "first_weight": 3.0, "alpha": 0.1, "slopes": 0.3}
+        tensors = {
+            key: nn.Parameter(torch.randn(shape, dtype=torch.float64) * scale.get(key, 1.0))
+            for key, shape in self.shapes(leading).items()
+        }
+        if "alpha" in tensors:
+            tensors["alpha"].data += 1.5
+        return changed(tensors, lambda tensor: tensor.to(dtype))
+
+    def budget(self, num_targets: int, dtype: torch.dtype) -> int:
+        """What the scores of so many targets take."""
+        extra = 4 if dtype.itemsize == 2 else 0
+        return num_targets * self.rows_per_target * V * (dtype.itemsize + extra)
+
+
+def plif(tensors: Tensors) -> nn.Module:
+    module = anymax.PLIF(40, 9.0)
+    module.weight = tensors["slopes"]
+    return module
+
+
+def scores_of(t: Tensors) -> Tensor:
+    return functional.linear(t["hidden"], t["weight"], t.get("bias"))
+
+
+def cross_entropies(scores: Tensor, target: Tensor, smoothing: float) -> Tensor:
+    n = scores.shape[-1]
+    losses = functional.cross_entropy(
+        scores.reshape(-1, n), target.reshape(-1), reduction="none", label_smoothing=smoothing
+    )
+    return losses.reshape(target.shape)
+
+
+def mixture_losses(scores: Tensor, prior: Tensor, target: Tensor) -> Tensor:
+    log_probs = (prior.log_softmax(-1)[..., None] + scores.log_softmax(-1)).logsumexp(-2)
+    return -log_probs.gather(-1, target[..., None])[..., 0]
+
+
+def entmax_losses(scores: Tensor, target: Tensor, alpha: float | Tensor, smoothing: float) -> Tensor:
+    return anymax.entmax_loss(scores, target, alpha, reduction="none", label_smoothing=smoothing)
+
+
+def plain_shapes(leading: tuple[int, ...]) -> Shapes:
+    return {"hidden": (*leading, D), "weight": (V, D), "bias": (V,)}
+
+
+def entmax(alpha: float, *, has_bias: bool) -> Member:
+    return Member(
+        lambda t, target, **options: linear_entmax_loss(
+            t["hidden"], t["weight"], target, alpha, t.get("bias"), **options
+        ),
+        lambda t, target, smoothing: entmax_losses(scores_of(t), target, alpha, smoothing),
+        plain_shapes if has_bias else lambda leading: {"hidden": (*leading, D), "weight": (V, D)},
+        "linear_entmax_loss",
+    )
+
+
+def learned_entmax(shape: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Member:
+    return Member(
+        lambda t, target, **options: linear_entmax_loss(
+            t["hidden"], t["weight"], target, t["alpha"], t["bias"], **options
+        ),
+        lambda t, target, smoothing: entmax_losses(scores_of(t), target, t["alpha"], smoothing),
+        lambda leading: plain_shapes(leading) | {"alpha": shape(leading)},
+        "linear_entmax_loss",
+    )
+
+
+def mixture(*, has_plif: bool) -> Member:
+    def transform(t: Tensors) -> nn.Module | None:
+        return plif(t) if has_plif else None
+
+    def shapes(leading: tuple[int, ...]) -> Shapes:
+        own: Shapes = {"hidden": (*leading, K, D), "weight": (V, D), "bias": (V,), "prior": (*leading, K)}
+        return own | {"slopes": (40,)} if has_plif else own
+
+    return Member(
+        lambda t, target, **options: linear_mixture_loss(
+            t["hidden"], t["prior"], t["weight"], target, t["bias"], transform=transform(t), **options
+        ),
+        lambda t, target, _: mixture_losses((transform(t) or nn.Identity())(scores_of(t)), t["prior"], target),
+        shapes,
+        "linear_mixture_loss",
+        rows_per_target=K,
+        has_smoothing=False,
+        has_transform=has_plif,
+    )
+
+
+def pieces_shapes(leading: tuple[int, ...]) -> Shapes:
+    return {
+        "first_hidden": (*leading, D),
+        "first_weight": (V - 20, D),
+        "second_hidden": (*leading, 4),
+        "second_weight": (20, 4),
+        "second_bias": (20,),
+    }
+
+
+def eager_pieces(t: Tensors, target: Tensor, smoothing: float) -> Tensor:
+    first = functional.linear(t["first_hidden"], t["first_weight"])
+    second = functional.linear(t["second_hidden"], t["second_weight"], t["second_bias"])
+    return cross_entropies(torch.cat([first, second], -1), target, smoothing)
+
+
+MEMBERS = {
+    "cross-entropy": Member(
+        lambda t, target, **options: linear_cross_entropy(t["hidden"], t["weight"], target, t["bias"], **options),
+        lambda t, target, smoothing: cross_entropies(scores_of(t), target, smoothing),
+        plain_shapes,
+        "linear_cross_entropy",
+    ),
+    "cross-entropy-plif": Member(
+        lambda t, target, **options: linear_cross_entropy(
+            t["hidden"], t["weight"], target, t["bias"], transform=plif(t), **options
+        ),
+        lambda t, target, smoothing: cross_entropies(plif(t)(scores_of(t)), target, smoothing),
+        lambda leading: plain_shapes(leading) | {"slopes": (40,)},
+        "linear_cross_entropy",
+        has_transform=True,
+    ),
+    "cross-entropy-pieces": Member(
+        lambda t, target, **options: linear_cross_entropy(
+            [t["first_hidden"], t["second_hidden"]],
+            [t["first_weight"], t["second_weight"]],
+            target,
+            [None, t["second_bias"]],
+            **options,
+        ),
+        eager_pieces,
+        pieces_shapes,
+        "linear_cross_entropy",
+    ),
+    "entmax-1": entmax(1.0, has_bias=True),
+    "entmax-1.5": entmax(1.5, has_bias=True),
+    "entmax-2": entmax(2.0, has_bias=False),
+    "entmax-learned": learned_entmax(lambda leading: ()),
+    "entmax-per-row": learned_entmax(lambda leading: (*leading, 1)),
+    "mixture": mixture(has_plif=False),
+    "mixture-plif": mixture(has_plif=True),
+}
+WHOLE = [name for name, member in MEMBERS.items() if not member.has_transform]
+# Compiling takes its time: one of each kind.
+COMPILED = ["cross-entropy-pieces", "entmax-1.5", "entmax-per-row", "mixture"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Everything here is small: a second thread would only wait. What threads change is shown with the kernels."""
+    with threads(1):
+        yield
+
+
+@pytest.fixture(params=list(MEMBERS))
+def member(request: pytest.FixtureRequest) -> Member:
+    return MEMBERS[request.param]
+
+
+def changed(tensors: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
+    return {key: nn.Parameter(change(tensor.detach())) for key, tensor in tensors.items()}
+
+
+def targets(*leading: int, ignored: Iterable[int] = ()) -> Tensor:
+    target = torch.randint(V, leading)
+    for place in ignored:
+        target.view(-1)[place] = -100
+    return target
+
+
+def reduced(
+    member: Member, tensors: Tensors, target: Tensor, reduction: str = "mean", smoothing: float = 0.0
+) -> Tensor:
+    """The loss by way of all scores."""
+    counted = target != -100
+    losses = member.eager(tensors, torch.where(counted, target, 0), smoothing)
+    losses = torch.where(counted, losses, 0)
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / counted.sum().clamp(min=1)
+
+
+def smoothing_option(member: Member, smoothing: float) -> dict[str, float]:
+    return {"label_smoothing": smoothing} if member.has_smoothing else {}
+
+
+def assert_same(got: Tensor, wanted: Tensor, tensors: dict[str, Tensor], *, tolerance: float = 1e-9) -> None:
+    """Two losses and, for one gradient that comes from above, their gradients by all tensors."""
+    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+    above = torch.randn_like(wanted)
+    sources = list(tensors.values())
+    for name, ours, theirs in zip(
+        tensors, torch.autograd.grad(got, sources, above), torch.autograd.grad(wanted, sources, above), strict=True
+    ):
+        size = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
+        torch.testing.assert_close(
+            ours, theirs, rtol=tolerance, atol=tolerance * size, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """The most memory alive at once of what the function allocates."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        function()
+    alive = most = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            alive += event.nbytes()
+            most = max(most, alive)
+    return most
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_loss_and_gradients_are_those_of_all_scores(engine: str, member: Member, reduction: str) -> None:
+    tensors, target = member.make(3, 5), targets(3, 5, ignored=(3, 7))
+    for budget, smoothing in ((1, 0.0), (4, 0.1), (None, 0.0)):
+        got = member.fused(
+            tensors,
+            target,
+            reduction=reduction,
+            memory_budget=budget and member.budget(budget, torch.float64),
+            **smoothing_option(member, smoothing),
+        )
+        wanted = reduced(member, tensors, target, reduction, smoothing if member.has_smoothing else 0.0)
+        assert_same(got, wanted, tensors)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_shape_block_and_option_gives_the_loss_of_all_scores(data: st.DataObject) -> None:
+    member = MEMBERS[data.draw(st.sampled_from(list(MEMBERS)))]
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    leading = data.draw(st.lists(st.integers(0, 4), max_size=3))
+    tensors, target = member.make(*leading), targets(*leading)
+    target[torch.rand(target.shape) < data.draw(st.sampled_from([0.0, 0.4, 1.0]))] = -100
+    smoothing = data.draw(st.sampled_from([0.0, 0.2, 1.0])) if member.has_smoothing else 0.0
+    reduction = data.draw(st.sampled_from(REDUCTIONS))
+    budget = member.budget(data.draw(st.integers(1, 20)), torch.float64) + data.draw(st.integers(0, 900))
+    options = smoothing_option(member, smoothing)
+    got = member.fused(tensors, target, reduction=reduction, memory_budget=budget, **options)
+    assert_same(got, reduced(member, tensors, target, reduction, smoothing), tensors)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_float32_is_near_the_float64_loss_of_all_scores(engine: str, member: Member, reduction: str) -> None:
+    tensors, target = member.make(6, 9, dtype=torch.float32), targets(6, 9, ignored=(4,))
+    wide = changed(tensors, Tensor.double)
+    got = member.fused(tensors, target, reduction=reduction, memory_budget=member.budget(7, torch.float32))
+    wanted = reduced(member, wide, target, reduction)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-6, atol=1e-5)
+    above = torch.randn_like(got)
+    ours = torch.autograd.grad(got, list(tensors.values()), above)
+    theirs = torch.autograd.grad(wanted, list(wide.values()), above.double())
+    for gradient, exact in zip(ours, theirs, strict=True):
+        assert (gradient - exact).norm() < 1e-5 * exact.norm() + 1e-6
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (5,), (2, 3), (2, 1, 2)], ids=str)
+def test_losses_have_the_leading_shape_and_reductions_have_none(member: Member, leading: tuple[int, ...]) -> None:
+    tensors, target = member.make(*leading), targets(*leading)
+    assert member.fused(tensors, target, reduction="none").shape == leading
+    for reduction, reduce in (("sum", Tensor.sum), ("mean", Tensor.mean)):
+        loss = member.fused(tensors, target, reduction=reduction)
+        assert loss.shape == ()
+        assert_same(loss, reduce(member.fused(tensors, target, reduction="none")), tensors)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("leading", [(0,), (2, 0), (3,)], ids=str)
+def test_no_target_left_costs_nothing_and_gives_zero_gradients(
+    member: Member, leading: tuple[int, ...], reduction: str
+) -> None:
+    tensors = member.make(*leading)
+    loss = member.fused(tensors, torch.full(leading, -100), reduction=reduction)
+    assert loss.shape == (leading if reduction == "none" else ()) and (loss == 0).all()
+    loss.sum().backward()
+    for tensor in tensors.values():
+        assert tensor.grad is not None and tensor.grad.shape == tensor.shape and (tensor.grad == 0).all()
+
+
+@pytest.mark.parametrize("ignore_index", [-100, -1, 7])
+def test_what_stands_at_ignored_targets_changes_nothing(member: Member, ignore_index: int) -> None:
+    tensors, target = member.make(8), targets(8)
+    target = torch.where(target == ignore_index, 8, target)
+    target[[1, 5]] = ignore_index
+    kept = target != ignore_index
+    for key in tensors:
+        if "hidden" in key or key == "prior":
+            tensors[key].data[~kept] = torch.nan
+    loss = member.fused(tensors, target, ignore_index=ignore_index)
+    smaller = {key: nn.Parameter(t.detach()[kept]) if t.shape[:1] == (8,) else t for key, t in tensors.items()}
+    torch.testing.assert_close(loss, member.fused(smaller, target[kept]))
+    loss.backward()
+    for key, tensor in tensors.items():
+        assert tensor.grad.isfinite().all(), key
+        if tensor.shape[0:1] == (8,):
+            assert (tensor.grad[~kept] == 0).all() and (tensor.grad[kept] != 0).any()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_nan_in_a_hidden_state_is_never_silent(engine: str, member: Member, reduction: str) -> None:
+    tensors, target = member.make(5, dtype=torch.float32), targets(5)
+    next(iter(tensors.values())).data[2] = torch.nan
+    loss = member.fused(tensors, target, reduction=reduction)
+    assert loss.isnan().tolist() == ([place == 2 for place in range(5)] if reduction == "none" else True)
+    loss.sum().backward()
+    for key in list(tensors)[:2]:
+        assert tensors[key].grad.isnan().any()
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_second_derivative_is_refused_by_name(member: Member, reduction: str) -> None:
+    tensors = member.make(3)
+    loss = member.fused(tensors, targets(3), reduction=reduction).square().sum()
+    sources = list(tensors.values())
+
+    def penalty(*, of: int) -> Tensor:
+        return torch.autograd.grad(loss, sources, create_graph=True)[of].square().sum()
+
+    for place in range(len(sources)):
+        with pytest.raises(RuntimeError, match=f"{member.name} cannot be differentiated twice"):
+            penalty(of=place).backward(retain_graph=True)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_second_backward_gives_the_same_gradients_in_other_memory(member: Member, reduction: str) -> None:
+    tensors, target = member.make(6), targets(6, ignored=(2,))
+    sources = list(tensors.values())
+    loss = member.fused(tensors, target, reduction=reduction)
+    above = torch.randn_like(loss)
+    first = torch.autograd.grad(loss, sources, above, retain_graph=True)
+    copies = [gradient.clone() for gradient in first]
+    second = torch.autograd.grad(loss, sources, above, retain_graph=True)
+    torch.testing.assert_close(second, first)
+    for gradient in second:
+        gradient.zero_()
+    third = torch.autograd.grad(loss, sources, 2 * above)
+    assert all(gradient.equal(copy) for gradient, copy in zip(first, copies, strict=True))
+    torch.testing.assert_close(third, tuple(2 * copy for copy in copies))
+
+
+def test_factors_and_sums_of_losses_pass_through(member: Member) -> None:
+    tensors, target, other = member.make(6), targets(6), targets(6, ignored=(0,))
+
+    def combined(loss: Callable[[Tensor, str], Tensor]) -> Tensor:
+        return 3 * loss(target, "mean") - loss(other, "sum") / 7 + (loss(other, "none") * torch.arange(6.0)).sum()
+
+    got = combined(lambda target, reduction: member.fused(tensors, target, reduction=reduction))
+    assert_same(got, combined(lambda target, reduction: reduced(member, tensors, target, reduction)), tensors)
+
+
+def test_gradients_accumulate_over_batches(member: Member) -> None:
+    tensors, others = member.make(6), member.make(6)
+    # Weights are the same in both batches, what belongs to a target is not.
+    others = {key: others[key] if tensor.shape[:1] == (6,) else tensor for key, tensor in tensors.items()}
+    first, second = targets(6), targets(6)
+    shared = [tensor for key, tensor in tensors.items() if others[key] is tensor]
+    member.fused(tensors, first).backward()
+    before = [tensor.grad.clone() for tensor in shared]
+    (0.5 * member.fused(others, second)).backward()
+    member.fused(tensors, second, reduction="none").sum().backward()
+    wanted = [
+        torch.autograd.grad(reduced(member, tensors, first), shared),
+        torch.autograd.grad(0.5 * reduced(member, others, second), shared),
+        torch.autograd.grad(reduced(member, tensors, second, "sum"), shared),
+    ]
+    torch.testing.assert_close(before, list(wanted[0]))
+    for tensor, *parts in zip(shared, *wanted, strict=True):
+        torch.testing.assert_close(tensor.grad, sum(parts))
+
+
+def test_no_gradient_shares_memory_with_another_or_with_its_tensor(member: Member) -> None:
+    tensors = member.make(6)
+    member.fused(tensors, targets(6)).backward()
+    member.fused(tensors, targets(6), reduction="none").sum().backward()
+    memory = [tensor.untyped_storage().data_ptr() for tensor in tensors.values()]
+    memory += [tensor.grad.untyped_storage().data_ptr() for tensor in tensors.values()]
+    assert len(set(memory)) == len(memory)
+
+
+def test_a_weight_that_also_made_the_hidden_states_gets_both_gradients(member: Member) -> None:
+    tensors, target = member.make(6), targets(6)
+    (hidden, weight), ids = list(tensors)[:2], torch.randint(100, (6,))
+    if member.rows_per_target > 1:
+        ids = torch.randint(100, (6, K))
+
+    def tied() -> Tensors:
+        return tensors | {hidden: torch.tanh(tensors[weight][ids])}
+
+    leaves = {key: tensor for key, tensor in tensors.items() if key != hidden}
+    got = member.fused(tied(), target) + tensors[weight].square().sum()
+    assert_same(got, reduced(member, tied(), target) + tensors[weight].square().sum(), leaves)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", WHOLE)
+def test_gradients_of_functions_are_those_of_backward(name: str, reduction: str) -> None:
+    member = MEMBERS[name]
+    tensors, target = member.make(6), targets(6, ignored=(2,))
+    hidden = next(iter(tensors))
+
+    def loss(value: Tensor) -> Tensor:
+        return member.fused(tensors | {hidden: value}, target, reduction=reduction).sum()
+
+    got = torch.func.grad(loss)(tensors[hidden].detach())
+    torch.testing.assert_close(got, torch.autograd.grad(loss(tensors[hidden]), tensors[hidden])[0])
+
+
+def test_gradients_can_be_looked_at_where_a_graph_is_kept(member: Member) -> None:
+    tensors, target = member.make(6), targets(6)
+    sources = list(tensors.values())
+    kept = torch.autograd.grad(member.fused(tensors, target), sources, create_graph=True)
+    wanted = torch.autograd.grad(reduced(member, tensors, target), sources)
+    torch.testing.assert_close([gradient.detach() for gradient in kept], list(wanted))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_around_the_loss_changes_nothing(member: Member, use_reentrant: bool) -> None:
+    tensors, target = member.make(6), targets(6)
+    hidden = next(iter(tensors))
+    for reduction in REDUCTIONS:
+        got = checkpoint(
+            lambda value, reduction=reduction: member.fused(tensors | {hidden: value}, target, reduction=reduction),
+            tensors[hidden],
+            use_reentrant=use_reentrant,
+        )
+        above = torch.randn_like(got)
+        for tensor in tensors.values():
+            tensor.grad = None
+        got.backward(above)
+        wanted = torch.autograd.grad(reduced(member, tensors, target, reduction), list(tensors.values()), above)
+        torch.testing.assert_close(tuple(tensor.grad for tensor in tensors.values()), wanted)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_each_tensor_can_be_the_only_one_that_learns(member: Member, reduction: str) -> None:
+    tensors, target = member.make(6), targets(6, ignored=(1,))
+    wanted = reduced(member, tensors, target, reduction)
+    gradients = dict(zip(tensors, torch.autograd.grad(wanted.sum(), list(tensors.values())), strict=True))
+    for learner in tensors:
+        # First the only one that is asked for, then the only one that could be.
+        loss = member.fused(tensors, target, reduction=reduction)
+        torch.testing.assert_close(torch.autograd.grad(loss.sum(), tensors[learner])[0], gradients[learner])
+    for learner in tensors:
+        for key, tensor in tensors.items():
+            tensor.requires_grad_(key == learner)
+        loss = member.fused(tensors, target, reduction=reduction, memory_budget=member.budget(2, torch.float64))
+        torch.testing.assert_close(loss, wanted.detach())
+        torch.testing.assert_close(torch.autograd.grad(loss.sum(), tensors[learner])[0], gradients[learner])
+    tensors[learner].requires_grad_(False)
+    assert not member.fused(tensors, target, reduction=reduction).requires_grad
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_the_loss_is_the_same(member: Member, context: Callable[[], torch.no_grad]) -> None:
+    tensors, target = member.make(6), targets(6)
+    for reduction in REDUCTIONS:
+        wanted = member.fused(tensors, target, reduction=reduction).detach()
+        with context():
+            loss = member.fused(tensors, target, reduction=reduction)
+        assert not loss.requires_grad and loss.equal(wanted)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_targets_times_classes_are_never_alive(member: Member, reduction: str) -> None:
+    num_targets = 2000
+    tensors, target = member.make(num_targets, dtype=torch.float32), targets(num_targets, ignored=range(0, 900, 7))
+    budget = member.budget(100, torch.float32)
+    all_scores = member.budget(num_targets, torch.float32)
+    gradients = sum(tensor.numel() * 4 for tensor in tensors.values())
+    peak = peak_bytes(lambda: member.fused(tensors, target, reduction=reduction, memory_budget=budget).sum().backward())
+    assert peak < 3 * budget + 4 * gradients < all_scores / 2
+    # The measure sees what it should: the other way needs more than the scores.
+    assert peak_bytes(lambda: reduced(member, tensors, target, reduction).sum().backward()) > all_scores
+
+
+def test_no_memory_goes_to_gradients_that_nobody_wants(member: Member) -> None:
+    tensors, target = member.make(4, dtype=torch.float32), targets(4)
+    key = list(tensors)[1]
+    # A weight much larger than a block of scores.
+    wide = {
+        name: nn.Parameter(torch.randn(*t.shape[:-1], 4000)) if t.shape[-1:] == (D,) else t
+        for name, t in tensors.items()
+    }
+    with torch.no_grad():
+        assert wide[key].requires_grad
+        assert peak_bytes(lambda: member.fused(wide, target)) < wide[key].numel() * 4 / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gives_a_float32_loss_near_the_exact_one(member: Member, dtype: torch.dtype) -> None:
+    tensors, target = member.make(7, 4, dtype=dtype), targets(7, 4, ignored=(5,))
+    wide = changed(tensors, Tensor.double)
+    for reduction in REDUCTIONS:
+        loss = member.fused(tensors, target, reduction=reduction, memory_budget=member.budget(5, dtype))
+        wanted = reduced(member, wide, target, reduction)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss.double(), wanted, rtol=0.01, atol=0.1 if reduction == "none" else 0.05)
+        ours = torch.autograd.grad(loss.sum(), list(tensors.values()))
+        theirs = torch.autograd.grad(wanted.sum(), list(wide.values()))
+        for key, gradient, exact in zip(tensors, ours, theirs, strict=True):
+            assert gradient.dtype == dtype
+            assert (gradient - exact).norm() < 0.05 * exact.norm() + 1e-3, key
+
+
+def test_half_precision_keeps_to_the_budget_of_one_target(member: Member) -> None:
+    tensors, target = member.make(3, dtype=torch.bfloat16), targets(3)
+    budget = member.budget(1, torch.bfloat16)
+    assert member.fused(tensors, target, memory_budget=budget).isfinite()
+    with pytest.raises(ValueError, match=f"memory_budget must hold the scores of one target, {budget} bytes"):
+        member.fused(tensors, target, memory_budget=budget - 1)
+
+
+def test_autocast_gives_float32_losses_and_gradients_near_the_full_ones(member: Member) -> None:
+    tensors, target = member.make(6, 4, dtype=torch.float32), targets(6, 4)
+    sources = list(tensors.values())
+    full = member.fused(tensors, target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = member.fused(tensors, target)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, full, rtol=0.02, atol=0.02)
+    for gradient, wanted in zip(torch.autograd.grad(loss, sources), torch.autograd.grad(full, sources), strict=True):
+        assert gradient.dtype == torch.float32
+        assert (gradient - wanted).norm() < 0.06 * wanted.norm() + 1e-3
+
+
+def test_int32_targets_serve(member: Member) -> None:
+    tensors, target = member.make(7), targets(7, ignored=(3,))
+    assert_same(member.fused(tensors, target.int()), member.fused(tensors, target), tensors)
+
+
+def test_nothing_need_be_contiguous(member: Member) -> None:
+    tensors, target = member.make(5, 4), targets(5, 4, ignored=(3,))
+    spread = changed(tensors, lambda t: t.T.contiguous().T if t.dim() == 2 else torch.stack([t, t], -1)[..., 0])
+    apart = torch.stack([target, target], -1)[..., 0]
+    assert not any(t.is_contiguous() for t in spread.values() if t.dim() > 0) and not apart.is_contiguous()
+    for reduction in REDUCTIONS:
+        losses = [member.fused(ts, y, reduction=reduction) for ts, y in ((spread, apart), (tensors, target))]
+        torch.testing.assert_close(*losses)
+        gradients = [
+            torch.autograd.grad(loss.sum(), list(ts.values()))
+            for loss, ts in zip(losses, (spread, tensors), strict=True)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_the_same_call_gives_the_same_bits_and_reads_no_stale_memory(member: Member, reduction: str) -> None:
+    tensors, target = member.make(9, dtype=torch.float32), targets(9, ignored=(4,))
+
+    def once() -> tuple[Tensor, ...]:
+        loss = member.fused(tensors, target, reduction=reduction, memory_budget=member.budget(2, torch.float32))
+        return loss, *torch.autograd.grad(loss.sum(), list(tensors.values()))
+
+    plain = once()
+    # Torch then fills what it hands out uninitialised with NaN.
+    torch.use_deterministic_algorithms(True)
+    try:
+        filled = [once() for _ in range(2)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for again in filled:
+        assert all(got.equal(wanted) for got, wanted in zip(again, plain, strict=True))
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_whole_for_any_number_of_targets(name: str) -> None:
+    member = MEMBERS[name]
+    torch._dynamo.reset()
+
+    def loss(tensors: Tensors, target: Tensor) -> Tensor:
+        return 3 * member.fused(tensors, target)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=True)
+    for num_targets in (4, 7, 1):
+        tensors, target = member.make(num_targets), targets(num_targets, ignored=(0,))
+        assert_same(compiled(tensors, target), loss(tensors, target), tensors)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(tensors, target), loss(tensors, target))
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_loss_takes_no_class_that_is_not_there(name: str) -> None:
+    member = MEMBERS[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(member.fused, fullgraph=True, backend="aot_eager")
+    for wrong in (V, -1):
+        with pytest.raises(ValueError, match=f"target must be a class from 0 to {V - 1}, .* got {wrong}"):
+            compiled(member.make(3), torch.tensor([0, wrong, 1]))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_operator_keeps_torchs_rules(name: str) -> None:
+    member, operators = MEMBERS[name], getattr(torch.ops.anymax, MEMBERS[name].name)
+    for transpose in (False, True):
+        tensors = [tensor.detach() for tensor in member.make(5).values()]
+        if transpose:
+            tensors = [t.T.contiguous().T if t.dim() == 2 else t for t in tensors]
+        num_pieces = 2 if "pieces" in name else 1
+        if num_pieces == 2 or "bias" not in member.shapes((5,)):
+            tensors.insert(2, None)
+        extras = tensors[3 * num_pieces :]
+        if member.name == "linear_entmax_loss":
+            extras = [extras[0].reshape(-1) if extras else torch.tensor([1.5], dtype=torch.float64)]
+        tensors = tensors[: 3 * num_pieces] + extras
+        wanted = [tensor is not None for tensor in tensors]
+        coefficient = torch.tensor(1.0, dtype=torch.float64)
+        arguments = (tensors, targets(5), coefficient, num_pieces, "mean", -100, 0.0, 10**6, wanted)
+        checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+        torch.library.opcheck(operators.default, arguments, test_utils=checks)
+
+
+def test_wrong_targets_are_refused(member: Member) -> None:
+    tensors = member.make(3)
+    for wrong in (V, -1):
+        with pytest.raises(
+            ValueError, match=rf"target must be a class from 0 to 149, or ignore_index \(-100\), got {wrong}"
+        ):
+            member.fused(tensors, torch.tensor([0, wrong, 1]))
+    with pytest.raises(ValueError, match=r"target .*\(4,.* got \(3,"):
+        member.fused(tensors, targets(4))
+    with pytest.raises(TypeError, match=rf"target must be .* got torch.float32; {member.name} takes no distributions"):
+        member.fused(tensors, torch.rand(3, V))
+    with pytest.raises(TypeError, match=r"target must be .* got list"):
+        member.fused(tensors, [0, 1, 2])
+    with pytest.raises(ValueError, match=r"target must be on the device of (hidden|experts), cpu, got meta"):
+        member.fused(tensors, targets(3).to("meta"))
+
+
+def test_wrong_options_are_refused(member: Member) -> None:
+    tensors, target = member.make(3), targets(3)
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'average'"):
+        member.fused(tensors, target, reduction="average")
+    if member.has_smoothing:
+        for smoothing in (-0.1, 1.5, torch.nan):
+            with pytest.raises(ValueError, match=f"label_smoothing must lie between 0 and 1, got {smoothing}"):
+                member.fused(tensors, target, label_smoothing=smoothing)
+    least = member.budget(1, torch.float64)
+    for budget in (least - 1, 0, -5):
+        with pytest.raises(ValueError, match=f"one target, {least} bytes, got {budget}"):
+            member.fused(tensors, target, memory_budget=budget)
+    with pytest.raises(TypeError, match=r"memory_budget must be .* got float"):
+        member.fused(tensors, target, memory_budget=1e9)
+
+
+def test_tensors_that_do_not_fit_are_refused(member: Member) -> None:
+    tensors, target = member.make(3), targets(3)
+    hidden, weight = list(tensors)[:2]
+    for width in (D - 1, D + 1):
+        with pytest.raises(ValueError, match=rf"must end in the dimension of linear_weight, 6, got shape .*{width}\)"):
+            member.fused(tensors | {hidden: torch.randn(*tensors[hidden].shape[:-1], width).double()}, target)
+    with pytest.raises(ValueError, match=r"linear_weight must be \(classes, dimension\) .* got \(6,\)"):
+        member.fused(tensors | {weight: torch.randn(D).double()}, target)
+    with pytest.raises(ValueError, match=r"linear_weight must be .* at least one class, got \(0, 6\)"):
+        member.fused(tensors | {weight: torch.randn(0, D).double()}, target)
+    with pytest.raises(TypeError, match=r"must have one dtype, got torch\.float32, torch\.float64"):
+        member.fused(tensors | {hidden: tensors[hidden].float()}, target)
+    with pytest.raises(TypeError, match=r"linear_weight must be a floating-point tensor, got torch\.int64"):
+        member.fused(tensors | {weight: tensors[weight].long()}, target)
+    with pytest.raises(ValueError, match=r"linear_weight must be on the device of (hidden|experts), cpu, got meta"):
+        member.fused(tensors | {weight: tensors[weight].to("meta")}, target)
+    bias = next((key for key in tensors if key.endswith("bias")), None)
+    if bias is not None:
+        n = tensors[bias].shape[0]
+        with pytest.raises(
+            ValueError, match=rf"linear_bias must have one entry per class, {n}, got shape \({n + 1},\)"
+        ):
+            member.fused(tensors | {bias: torch.randn(n + 1).double()}, target)
+        with pytest.raises(TypeError, match=r"linear_bias must be a .*tensor, got str"):
+            member.fused(tensors | {bias: "none"}, target)
