@@ -72,8 +72,12 @@ fused_loss_outside_graphs = _disable_dynamo(fused_loss)
 
 
 def trained(module: nn.Module | None) -> dict[str, Tensor]:
-    """The parameters of a module that get a gradient, by name."""
-    return {} if module is None else {name: p for name, p in module.named_parameters() if p.requires_grad}
+    """The parameters of a transform that get a gradient, by name."""
+    if module is None:
+        return {}
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"transform must be an nn.Module, got {type(module).__name__}; wrap a function in a Module")
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def as_pieces(

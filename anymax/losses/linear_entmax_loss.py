@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import entmax as kernel
+from anymax.kernels.backend import widest
 from anymax.kernels.entmax import native
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.blocks import Block, Piece, Products
@@ -77,15 +78,16 @@ class Sparse:
         self.alpha_A = alpha_A if self.is_shared else self.kept.of(alpha_A)
         self.wants_alpha = any(inputs.wanted)
         self.grad_T = alpha_A.new_zeros(self.kept.target.shape[0])
+        self.weight: Tensor | None = None
 
     def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
         num_rows, n = scores_BN.shape
         target_B = self.kept.target[targets]
         alpha_A = self.alpha_A if self.is_shared else self.alpha_A[targets]
-        # In double precision, since a constant added to all scores is taken off again below.
-        wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0].double()
+        # In double precision where there is one: a constant added to all scores is taken off again below.
+        wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0].to(widest(scores_BN))
         if self.smoothing > 0:
-            wanted_B = torch.lerp(wanted_B, scores_BN.mean(1, dtype=torch.float64), self.smoothing)
+            wanted_B = torch.lerp(wanted_B, scores_BN.mean(1, dtype=wanted_B.dtype), self.smoothing)
         is_narrow = scores_BN.dtype == products.pieces[0].weight.dtype
         capacity = num_rows * n // COST_OF_CHOSEN if is_narrow and coefficient is not None else 0
         by_alpha = coefficient is not None and self.wants_alpha
@@ -116,7 +118,9 @@ class Sparse:
     def _multiply(
         self, lists_BN: Tensor, counts_B: Tensor, targets: slice, coefficient_B: Tensor, products: Products
     ) -> None:
-        hidden, weight, _ = products.pieces[0]
+        hidden = products.pieces[0].hidden
+        # Copied once at most, for all blocks.
+        self.weight = weight = products.pieces[0].weight.contiguous() if self.weight is None else self.weight
         target_B, hidden_BD = self.kept.target[targets], hidden[targets]
         into_hidden, into_weight, into_bias = products.of(0)
         into_hidden_BD = None if into_hidden is None else into_hidden[targets]
@@ -124,7 +128,7 @@ class Sparse:
             lists_BN,
             counts_B,
             coefficient_B,
-            weight.contiguous(),
+            weight,
             hidden_BD,
             into_hidden_RD=into_hidden_BD,
             into_weight_ND=into_weight,

@@ -359,3 +359,17 @@ def test_a_class_of_the_last_piece_is_the_last_one_allowed() -> None:
     assert linear_cross_entropy([h, h], [w, w], torch.tensor([9])).isfinite()
     with pytest.raises(ValueError, match=r"target must be a class from 0 to 9, .* got 10"):
         linear_cross_entropy([h, h], [w, w], torch.tensor([10]))
+
+
+def test_a_transform_that_is_no_module_is_refused() -> None:
+    h, w, _, target = layer(3, 5, 4)
+    with pytest.raises(TypeError, match="transform must be an nn.Module, got builtin_function_or_method"):
+        linear_cross_entropy(h, w, target, transform=torch.tanh)
+
+
+def test_a_transform_that_looks_at_no_score_leaves_no_gradient() -> None:
+    h, w, _, target = layer(3, 5, 4)
+    constant = nn.Module()
+    constant.forward = torch.zeros_like  # type: ignore[method-assign]
+    linear_cross_entropy(h, w, target, transform=constant).backward()
+    assert (w.grad == 0).all() and (h.grad == 0).all()
