@@ -57,18 +57,20 @@ class Products:
 
     def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool]) -> None:
         self.pieces = pieces
-        self._wanted = [wanted[3 * i : 3 * i + 3] for i in range(len(pieces))]
         self._hidden: list[Tensor | None] = []
         self._weight: list[Tensor | None] = []
         self._bias: list[Tensor | None] = []
-        for piece, (for_hidden, for_weight, for_bias) in zip(pieces, self._wanted, strict=True):
+        for i, piece in enumerate(pieces):
+            for_hidden, for_weight, for_bias = wanted[3 * i : 3 * i + 3]
             dtype = _computed_in(piece.weight)
             self._hidden.append(large_empty(tuple(piece.hidden.shape), piece.hidden) if for_hidden else None)
-            self._weight.append(large_empty(tuple(piece.weight.shape), piece.weight, dtype) if for_weight else None)
+            # Zeros, for the product that adds to them is faster than the one that writes.
+            self._weight.append(
+                large_empty(tuple(piece.weight.shape), piece.weight, dtype).zero_() if for_weight else None
+            )
             self._bias.append(
                 torch.zeros_like(piece.bias, dtype=dtype) if for_bias and piece.bias is not None else None
             )
-        self._is_first = True
 
     def add(self, scores_BN: Tensor, rows: slice, coefficient_B: Tensor | None) -> None:
         """Multiply the gradient of a block of scores with the weights and the hidden states."""
@@ -86,25 +88,13 @@ class Products:
             if into_bias is not None:
                 ones_B = torch.ones_like(scores_BN[:, 0]) if coefficient_B is None else coefficient_B
                 into_bias.addmv_(scores_BN[:, columns].T, ones_B.to(scores_BN.dtype))
-        self._is_first = False
 
     def of(self, index: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Where the gradients of a piece are summed, for a rule that does its products itself; zeros at first."""
-        into_weight = self._weight[index]
-        if self._is_first and into_weight is not None:
-            into_weight.zero_()
-        self._is_first = False
-        return self._hidden[index], into_weight, self._bias[index]
+        """Where the gradients of a piece are summed: hidden states, weight and bias.
 
-    def finish(self) -> list[Tensor | None]:
-        """Hidden, weight and bias of each piece; of half precision the first in that, the others in float32."""
-        gradients: list[Tensor | None] = []
-        for i in range(len(self.pieces)):
-            into_weight = self._weight[i]
-            if self._is_first and into_weight is not None:
-                into_weight.zero_()
-            gradients += [self._hidden[i], into_weight, self._bias[i]]
-        return gradients
+        Of half precision the first is in that, the others are in float32.
+        """
+        return self._hidden[index], self._weight[index], self._bias[index]
 
     def _add_product(self, into_ND: Tensor, grad_BN: Tensor, hidden_BD: Tensor) -> None:
         if grad_BN.dtype in COMPUTED_IN:
@@ -113,9 +103,7 @@ class Products:
             largest = len(hidden_BD) * grad_BN.abs().amax().float() * hidden_BD.abs().amax().float()
             scale = (torch.finfo(grad_BN.dtype).max / 2 / largest).clamp(max=1)
             product_ND = torch.mm(grad_BN.T, (hidden_BD.float() * scale).to(grad_BN.dtype)).float() / scale
-            into_ND.copy_(product_ND) if self._is_first else into_ND.add_(product_ND)
-        elif self._is_first:
-            torch.mm(grad_BN.T, hidden_BD, out=into_ND)
+            into_ND.add_(product_ND)
         else:
             into_ND.addmm_(grad_BN.T, hidden_BD)
 
@@ -137,8 +125,10 @@ def run(
     losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
     products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted))
     per_block = _targets_per_block(memory_budget, group * n, dtype, first.weight.dtype)
-    buffer = spread_rows(min(per_block, num_targets) * group, n, first.weight, dtype)
-    for start in range(0, num_targets, per_block):
+    # As many blocks as it takes, all of about the same size.
+    per_block = -(-num_targets // max(1, -(-num_targets // per_block)))
+    buffer = spread_rows(per_block * group, n, first.weight, dtype)
+    for start in range(0, num_targets, max(1, per_block)):
         targets = slice(start, min(start + per_block, num_targets))
         rows = slice(targets.start * group, targets.stop * group)
         scores_BN = buffer[: rows.stop - rows.start]
@@ -151,7 +141,7 @@ def run(
             products.add(scores_BN, rows, block.coefficient_B)
     if coefficient is None:
         return losses_T, []
-    return losses_T, [*products.finish(), *rule.gradients()]
+    return losses_T, [*(grad for i in range(len(pieces)) for grad in products.of(i)), *rule.gradients()]
 
 
 def _multiply(piece: Piece, rows: slice, scores_BN: Tensor) -> None:

@@ -121,33 +121,31 @@ class Sparse:
         hidden = products.pieces[0].hidden
         # Copied once at most, for all blocks.
         self.weight = weight = products.pieces[0].weight.contiguous() if self.weight is None else self.weight
-        target_B, hidden_BD = self.kept.target[targets], hidden[targets]
+        hidden_BD = hidden[targets]
         into_hidden, into_weight, into_bias = products.of(0)
         into_hidden_BD = None if into_hidden is None else into_hidden[targets]
         native.add_products(
             lists_BN,
             counts_B,
+            self.kept.target[targets],
             coefficient_B,
             weight,
             hidden_BD,
+            peak=1 - self.smoothing,
             into_hidden_RD=into_hidden_BD,
             into_weight_ND=into_weight,
             into_bias_N=into_bias,
         )
-        peak_B1 = coefficient_B[:, None] * (1 - self.smoothing)
+        if self.smoothing == 0:
+            return
+        # The part of the target that is spread over all classes makes the same row of all.
         even_B1 = coefficient_B[:, None] * self.smoothing
         if into_hidden_BD is not None:
-            into_hidden_BD.sub_(peak_B1 * weight[target_B])
-            if self.smoothing > 0:
-                into_hidden_BD.sub_(even_B1 * weight.mean(0))
+            into_hidden_BD.sub_(even_B1 * weight.mean(0))
         if into_weight is not None:
-            into_weight.index_add_(0, target_B, peak_B1 * hidden_BD, alpha=-1)
-            if self.smoothing > 0:
-                into_weight.sub_((even_B1 * hidden_BD).sum(0) / weight.shape[0])
+            into_weight.sub_((even_B1 * hidden_BD).sum(0) / weight.shape[0])
         if into_bias is not None:
-            into_bias.index_add_(0, target_B, peak_B1[:, 0], alpha=-1)
-            if self.smoothing > 0:
-                into_bias.sub_(even_B1.sum() / weight.shape[0])
+            into_bias.sub_(even_B1.sum() / weight.shape[0])
 
     def gradients(self) -> list[Tensor]:
         return [self.grad_T.sum(0, keepdim=True) if self.is_shared else self.kept.spread(self.grad_T)]

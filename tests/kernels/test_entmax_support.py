@@ -3,7 +3,7 @@
 import mpmath
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anymax.kernels import entmax as ops
 from anymax.kernels import library
@@ -226,7 +226,9 @@ def test_products_of_lists_are_those_of_the_dense_rows(native_engine: str, dim: 
     assert counts is not None
     coefficient = torch.randn(num_rows, dtype=dtype)
     weight, hidden = torch.randn(LONG, dim, dtype=dtype), torch.randn(num_rows, dim, dtype=dtype)
-    weighted = coefficient[:, None] * probs
+    target, peak = torch.randint(LONG, (num_rows,)), 0.9
+    at_target = nn.functional.one_hot(target, LONG).to(dtype)
+    weighted = coefficient[:, None] * (probs - peak * at_target)
     before = torch.randn(LONG, dim, dtype=dtype), torch.randn(LONG, dtype=dtype)
     wanted = (weighted @ weight, before[0] + weighted.T @ hidden, before[1] + weighted.sum(0))
     eps = torch.finfo(dtype).eps
@@ -237,9 +239,11 @@ def test_products_of_lists_are_those_of_the_dense_rows(native_engine: str, dim: 
             native.add_products(
                 rows,
                 counts,
+                target,
                 coefficient,
                 weight,
                 hidden,
+                peak=peak,
                 into_hidden_RD=into[0],
                 into_weight_ND=into[1],
                 into_bias_N=into[2],
@@ -254,12 +258,13 @@ def test_each_product_can_be_left_out(native_engine: str) -> None:
     rows = drawn(4, LONG, torch.float32)
     counts = ops.support_(rows, torch.tensor([1.5]), capacity=ROOMY, wants_by_alpha=False).counts_R
     weight, hidden, coefficient = torch.randn(LONG, 6), torch.randn(4, 6), torch.randn(4)
+    target = torch.randint(LONG, (4,))
     names = ("into_hidden_RD", "into_weight_ND", "into_bias_N")
 
     def products(wanted: tuple[str, ...]) -> dict[str, Tensor | None]:
         shapes = ((4, 6), (LONG, 6), (LONG,))
         into = {name: torch.zeros(shape) if name in wanted else None for name, shape in zip(names, shapes, strict=True)}
-        native.add_products(rows, counts, coefficient, weight, hidden, **into)
+        native.add_products(rows, counts, target, coefficient, weight, hidden, peak=1.0, **into)
         return into
 
     together = products(names)
@@ -277,9 +282,11 @@ def test_empty_lists_make_no_product(native_engine: str) -> None:
     native.add_products(
         rows,
         counts,
+        torch.zeros(3, dtype=torch.int64),
         torch.ones(3),
         torch.randn(LONG, 5),
         torch.randn(3, 5),
+        peak=0.0,
         into_hidden_RD=into_hidden,
         into_weight_ND=into_weight,
         into_bias_N=None,

@@ -106,10 +106,11 @@ template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
             {scores, stride, alpha, num_alphas, tops, conjugates, by_alpha, counts, capacity, rows, n}, threads);           \
     }                                                                                                                       \
     ANYMAX_EXPORT int64_t anymax_entmax_products_##NAME(                                                                    \
-        const T* block, int64_t stride, const int64_t* counts, const T* coefficient, const T* weight, const T* hidden,     \
-        T* grad_hidden, T* grad_weight, T* grad_bias, int64_t rows, int64_t n, int64_t dim, int threads) {                  \
-        anymax::multiply_lists<T>({block, stride, counts, coefficient, weight, hidden, grad_hidden, grad_weight, grad_bias, \
-                                   rows, n, dim},                                                                           \
+        const T* block, int64_t stride, const int64_t* counts, const int64_t* target, double peak, const T* coefficient,    \
+        const T* weight, const T* hidden, T* grad_hidden, T* grad_weight, T* grad_bias, int64_t rows, int64_t n,            \
+        int64_t dim, int threads) {                                                                                         \
+        anymax::multiply_lists<T>({block, stride, counts, target, T(peak), coefficient, weight, hidden, grad_hidden,        \
+                                   grad_weight, grad_bias, rows, n, dim},                                                   \
                                   threads);                                                                                 \
         return 0;                                                                                                           \
     }

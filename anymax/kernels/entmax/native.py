@@ -86,23 +86,33 @@ def support_(
 def add_products(
     lists_RN: Tensor,
     counts_R: Tensor,
+    target_R: Tensor,
     coefficient_R: Tensor,
     weight_ND: Tensor,
     hidden_RD: Tensor,
     *,
+    peak: float,
     into_hidden_RD: Tensor | None,
     into_weight_ND: Tensor | None,
     into_bias_N: Tensor | None,
 ) -> None:
-    """Multiply listed rows P, weighted by c, with a layer: c P W is written, P' c H and P' c are added."""
+    """Multiply the gradient G of rows of scores with a layer: c G W is written, G' c H and G' c are added.
+
+    Args:
+        lists_RN: the listed probabilities; the gradient is these less `peak` at the target.
+        coefficient_R: c, what the gradient of each row is multiplied with.
+    """
     num_rows, n = lists_RN.shape
     results = (into_hidden_RD, into_weight_ND, into_bias_N)
     for tensor in (coefficient_R, weight_ND, hidden_RD, *results):
         assert tensor is None or (tensor.is_contiguous() and tensor.dtype == lists_RN.dtype)
-    library.function(_PRODUCTS[lists_RN.dtype], "plpppppppllli")(
+    assert target_R.is_contiguous() and target_R.dtype == torch.int64
+    library.function(_PRODUCTS[lists_RN.dtype], "plppdppppppllli")(
         lists_RN.data_ptr(),
         lists_RN.stride(0),
         counts_R.data_ptr(),
+        target_R.data_ptr(),
+        peak,
         coefficient_R.data_ptr(),
         weight_ND.data_ptr(),
         hidden_RD.data_ptr(),

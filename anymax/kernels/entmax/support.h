@@ -132,10 +132,13 @@ template <class T> ANYMAX_INLINE void add_scaled(T* into, const T* from, T facto
     for (int64_t i = 0; i < n; ++i) into[i] += factor * from[i];
 }
 
+// The gradient of a row's loss by its scores: the listed probabilities, less `peak` at the target.
 template <class T> struct ListedProducts {
     const T* block;
     int64_t stride;
     const int64_t* counts;
+    const int64_t* target;
+    T peak;
     const T* coefficient;
     const T* weight;
     const T* hidden;
@@ -144,38 +147,46 @@ template <class T> struct ListedProducts {
     T* grad_weight;
     T* grad_bias;
     int64_t rows, n, dim;
+
+    // Calls visit(index, value) for the entries of a row, times its coefficient.
+    template <class Visit> ANYMAX_INLINE void for_entries(int64_t row, const Visit& visit) const {
+        const T* probs = block + row * stride;
+        const int32_t* indices = indices_of(probs, n, counts[row]);
+        bool is_chosen = false;
+        for (int64_t i = 0; i < counts[row]; ++i) {
+            // One term for the target, not two that cancel but for rounding.
+            const bool is_target = indices[i] == target[row];
+            is_chosen |= is_target;
+            visit(int64_t(indices[i]), coefficient[row] * (is_target ? probs[i] - peak : probs[i]));
+        }
+        if (!is_chosen) visit(target[row], -coefficient[row] * peak);
+    }
 };
 
-// grad_hidden = c P W,  grad_weight += P' c H,  grad_bias += P' c, of listed P. A word's row of the weight belongs to one
-// thread, and takes its terms in the order of the rows: the same sum for any number of threads.
+// With G the listed gradient, c its coefficients: grad_hidden = c G W,  grad_weight += G' c H,  grad_bias += G' c. A row of
+// the weight belongs to one thread, and takes its terms in the order of the rows: the same sum for any number of threads.
 template <class T> void multiply_lists(const ListedProducts<T>& job, int threads) {
-    const int64_t n = job.n, dim = job.dim;
+    const int64_t dim = job.dim;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         if (job.grad_hidden) {
 #pragma omp for schedule(dynamic, 8) nowait
             for (int64_t row = 0; row < job.rows; ++row) {
-                const T* probs = job.block + row * job.stride;
-                const int32_t* indices = indices_of(probs, n, job.counts[row]);
                 T* into = job.grad_hidden + row * dim;
                 std::fill(into, into + dim, T(0));
-                for (int64_t i = 0; i < job.counts[row]; ++i)
-                    add_scaled(into, job.weight + indices[i] * dim, job.coefficient[row] * probs[i], dim);
+                job.for_entries(row, [&](int64_t index, T value) { add_scaled(into, job.weight + index * dim, value, dim); });
             }
         }
 #pragma omp for schedule(static, 1) nowait
         for (int owner = 0; owner < threads; ++owner) {
             if (!job.grad_weight && !job.grad_bias) continue;
             for (int64_t row = 0; row < job.rows; ++row) {
-                const T* probs = job.block + row * job.stride;
-                const int32_t* indices = indices_of(probs, n, job.counts[row]);
                 const T* hidden = job.hidden + row * dim;
-                for (int64_t i = 0; i < job.counts[row]; ++i) {
-                    if (indices[i] % threads != owner) continue;
-                    const T factor = job.coefficient[row] * probs[i];
-                    if (job.grad_weight) add_scaled(job.grad_weight + indices[i] * dim, hidden, factor, dim);
-                    if (job.grad_bias) job.grad_bias[indices[i]] += factor;
-                }
+                job.for_entries(row, [&](int64_t index, T value) {
+                    if (index % threads != owner) return;
+                    if (job.grad_weight) add_scaled(job.grad_weight + index * dim, hidden, value, dim);
+                    if (job.grad_bias) job.grad_bias[index] += value;
+                });
             }
         }
     }
