@@ -37,7 +37,18 @@ _HOMES = {
         "sparsemax_loss",
     ],
 }
-_FOLDERS = ["bench", "compat", "kernels", "losses", "mappings", "transforms", "vocabulary"]
+_FOLDERS = [
+    "attention",
+    "bench",
+    "compat",
+    "data",
+    "kernels",
+    "losses",
+    "mappings",
+    "models",
+    "transforms",
+    "vocabulary",
+]
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]

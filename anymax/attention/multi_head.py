@@ -1,0 +1,253 @@
+"""Multi-head attention in which any mapping can decide where to look.
+
+Shapes: B batch, Q queries, K keys, D the model's dimension, H heads, E = D / H numbers per head.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anymax.attention.cache import KeyValueCache
+from anymax.attention.positions import rotate
+from anymax.mappings import Entmax, LearnedEntmax, softmax
+
+# Called with scores and mask=..., it maps the last dimension: a function of anymax.mappings, or a Module over one.
+Mapping = Callable[..., Tensor]
+
+
+class MultiHeadAttention(nn.Module):
+    """Every query gathers the values of the keys that its heads choose; batch first.
+
+    A query that may attend to nothing gathers zeros, so all it gets is the bias of the last layer.
+
+    Args:
+        model_dim: how wide queries and results are.
+        num_heads: into how many parts that width is cut.
+        mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys: any of anymax's, as
+            `anymax.Entmax(1.5)`, `anymax.LearnedEntmax(shape=(num_heads, 1, 1))` for an alpha per head, or a function
+            such as `anymax.sparsemax`. By default softmax, by torch's fused attention, which never holds all scores.
+        dropout: the rate at which probabilities are dropped.
+        bias: whether the four linear layers have one.
+        kv_dim: how wide keys and values are when they come in; by default as wide as queries.
+        rotary: turn queries and keys by their position; for self-attention.
+
+    Vaswani et al. 2017; with entmax: Correia et al. 2019.
+    """
+
+    def __init__(
+        self,
+        model_dim: int,
+        num_heads: int,
+        *,
+        mapping: Mapping | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kv_dim: int | None = None,
+        rotary: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or model_dim < 1 or model_dim % num_heads:
+            raise ValueError(
+                f"model_dim must be a multiple of num_heads, both at least 1, got {model_dim} and {num_heads}; "
+                "every head gets an equal part"
+            )
+        if rotary and model_dim // num_heads % 2:
+            raise ValueError(
+                f"model_dim / num_heads must be even for rotary positions, got {model_dim} / {num_heads}; "
+                "change num_heads"
+            )
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout must lie between 0 and 1, got {dropout}")
+        _check_mapping(mapping)
+        kv_dim = model_dim if kv_dim is None else kv_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.rotary = rotary
+        self.mapping = mapping
+        self.query = nn.Linear(model_dim, model_dim, bias=bias)
+        self.key = nn.Linear(kv_dim, model_dim, bias=bias)
+        self.value = nn.Linear(kv_dim, model_dim, bias=bias)
+        self.output = nn.Linear(model_dim, model_dim, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in (self.query, self.key, self.value):
+            # As if the three were one layer of three times the width.
+            nn.init.xavier_uniform_(layer.weight, gain=1 / math.sqrt(2))
+        nn.init.xavier_uniform_(self.output.weight)
+        for layer in (self.query, self.key, self.value, self.output):
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """What every query gathered, in the shape of `query`.
+
+        Args:
+            query: (batch, queries, model_dim).
+            key: (batch, keys, kv_dim); by default the queries, which is self-attention.
+            value: as `key`, and by default the same.
+            mask: true where a query may attend to a key; broadcasts to (batch, heads, queries, keys), where the keys
+                are those of the cache and the new ones.
+            is_causal: a query attends to its own position and earlier ones only.
+            cache: keys and values of the positions before the first query; the new ones are added to it.
+        """
+        self._check_inputs(query, key, value, cache)
+        start = 0 if cache is None else cache.length
+        queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, start)
+        values_BHKE = self._heads(self.value(_first(value, key, query)))
+        if cache is not None:
+            keys_BHKE, values_BHKE = cache.append(keys_BHKE, values_BHKE)
+        if self.mapping is None:
+            gathered_BHQE = self._gather_by_softmax(queries_BHQE, keys_BHKE, values_BHKE, mask, is_causal, start)
+        else:
+            probs_BHQK = self._probs(self.mapping, queries_BHQE, keys_BHKE, mask, is_causal, start)
+            gathered_BHQE = F.dropout(probs_BHQK, self.dropout, self.training) @ values_BHKE
+        return self.output(gathered_BHQE.transpose(1, 2).flatten(2))
+
+    def probs(
+        self, query: Tensor, key: Tensor | None = None, *, mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Where every head looks: (batch, heads, queries, keys), without dropout; arguments as in `forward`."""
+        self._check_inputs(query, key, None, None)
+        queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, 0)
+        mapping = softmax if self.mapping is None else self.mapping
+        return self._probs(mapping, queries_BHQE, keys_BHKE, mask, is_causal, 0)
+
+    def _queries_and_keys(self, query: Tensor, key: Tensor | None, start: int) -> tuple[Tensor, Tensor]:
+        queries_BHQE = self._heads(self.query(query))
+        keys_BHKE = self._heads(self.key(_first(key, query)))
+        if self.rotary:
+            return rotate(queries_BHQE, start=start), rotate(keys_BHKE, start=start)
+        return queries_BHQE, keys_BHKE
+
+    def _heads(self, vectors_BND: Tensor) -> Tensor:
+        return vectors_BND.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _gather_by_softmax(
+        self,
+        queries_BHQE: Tensor,
+        keys_BHKE: Tensor,
+        values_BHKE: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        start: int,
+    ) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if is_causal and mask is None and start == 0:
+            _check_causal(queries_BHQE, keys_BHKE, start)
+            return F.scaled_dot_product_attention(
+                queries_BHQE, keys_BHKE, values_BHKE, dropout_p=dropout, is_causal=True
+            )
+        mask = _full_mask(queries_BHQE, keys_BHKE, mask, is_causal, start)
+        if mask is None:
+            return F.scaled_dot_product_attention(queries_BHQE, keys_BHKE, values_BHKE, dropout_p=dropout)
+        # What a row with nothing to attend to gives depends on torch's kernel, so none is ever given one.
+        is_empty = ~mask.any(-1, keepdim=True)
+        gathered_BHQE = F.scaled_dot_product_attention(
+            queries_BHQE, keys_BHKE, values_BHKE, attn_mask=mask | is_empty, dropout_p=dropout
+        )
+        return gathered_BHQE.masked_fill(is_empty, 0)
+
+    def _probs(
+        self,
+        mapping: Mapping,
+        queries_BHQE: Tensor,
+        keys_BHKE: Tensor,
+        mask: Tensor | None,
+        is_causal: bool,
+        start: int,
+    ) -> Tensor:
+        scores_BHQK = (queries_BHQE / math.sqrt(queries_BHQE.shape[-1])) @ keys_BHKE.transpose(-2, -1)
+        return mapping(scores_BHQK, mask=_full_mask(queries_BHQE, keys_BHKE, mask, is_causal, start))
+
+    def _check_inputs(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KeyValueCache | None
+    ) -> None:
+        wanted = {"query": (query, self.query), "key": (_first(key, query), self.key)}
+        wanted["value"] = (_first(value, key, query), self.value)
+        for name, (tensor, layer) in wanted.items():
+            if tensor.dim() != 3 or tensor.shape[-1] != layer.in_features:
+                raise ValueError(
+                    f"{name} must be (batch, positions, {layer.in_features}), got shape {tuple(tensor.shape)}"
+                )
+        if wanted["key"][0].shape[0] != query.shape[0]:
+            raise ValueError(f"key must have the batch of query, {query.shape[0]}, got {wanted['key'][0].shape[0]}")
+        if wanted["key"][0].shape[:2] != wanted["value"][0].shape[:2]:
+            raise ValueError(
+                f"value must have the batch and positions of key, {tuple(wanted['key'][0].shape[:2])}, "
+                f"got {tuple(wanted['value'][0].shape[:2])}"
+            )
+        if key is not None and key is not query and (cache is not None or self.rotary):
+            which = "a cache" if cache is not None else "rotary positions"
+            raise ValueError(f"key must be left out with {which}, got one; both are for self-attention")
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, dropout={self.dropout}, rotary={self.rotary}"
+
+
+def _first(*tensors: Tensor | None) -> Tensor:
+    return next(tensor for tensor in tensors if tensor is not None)
+
+
+def _full_mask(
+    queries_BHQE: Tensor, keys_BHKE: Tensor, mask: Tensor | None, is_causal: bool, start: int
+) -> Tensor | None:
+    """The caller's mask and the causal one together, in four dimensions; None where everything may be attended to."""
+    batch, num_heads, num_queries, _ = queries_BHQE.shape
+    num_keys = keys_BHKE.shape[2]
+    if mask is not None:
+        mask = _checked(mask, (batch, num_heads, num_queries, num_keys), queries_BHQE.device)
+    if not is_causal:
+        return mask
+    _check_causal(queries_BHQE, keys_BHKE, start)
+    # One query that comes last sees everything.
+    if num_queries == 1:
+        return mask
+    causal_QK = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHQE.device).tril(start)
+    return causal_QK[None, None] if mask is None else mask & causal_QK
+
+
+def _checked(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a boolean tensor, true where a query may attend to a key, got {came}")
+    if mask.device != device:
+        raise ValueError(f"mask must be on the device of query, {device}, got {mask.device}; move it with .to")
+    whole = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+    if len(whole) != 4 or any(size not in (1, wanted) for size, wanted in zip(whole, shape, strict=True)):
+        raise ValueError(
+            f"mask must broadcast to (batch, heads, queries, keys), here {shape}, got {tuple(mask.shape)}; "
+            "a mask of keys per example has shape (batch, 1, 1, keys)"
+        )
+    return mask.reshape(whole)
+
+
+def _check_causal(queries_BHQE: Tensor, keys_BHKE: Tensor, start: int) -> None:
+    num_queries, num_keys = queries_BHQE.shape[2], keys_BHKE.shape[2]
+    if num_keys != start + num_queries:
+        raise ValueError(
+            f"is_causal must be False where keys are not the positions of the queries, got {num_queries} queries "
+            f"and {num_keys} keys; say what may be attended to by a mask"
+        )
+
+
+def _check_mapping(mapping: Mapping | None) -> None:
+    if mapping is not None and not callable(mapping):
+        raise TypeError(
+            f"mapping must be a Module or a function of scores and mask, got {type(mapping).__name__}; "
+            "as in anymax.Entmax(1.5)"
+        )
+    if isinstance(mapping, Entmax | LearnedEntmax) and mapping.dim not in (-1, 3):
+        raise ValueError(f"mapping must map the keys, the last dimension, got one with dim={mapping.dim}")

@@ -1,0 +1,221 @@
+"""Batches of a stream of ids: parallel rows for models that carry a state, and shuffled blocks.
+
+Every token of the stream is a target exactly once per epoch. What a model reads before a token is the token before it
+in the stream; before the first stands "<eos>". Shapes: B rows, T tokens of the longest row.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+IGNORE_INDEX = -100
+
+
+class Batch(NamedTuple):
+    """Rows of ids and what to predict for each."""
+
+    ids: Tensor
+    """What the model reads, int64 (B, T); "<eos>" where a row is over."""
+    target: Tensor
+    """What comes next, int64 (B, T); -100, which losses leave out, where a row is over."""
+    lengths: Tensor
+    """How many tokens of each row count, int64 (B,)."""
+
+
+class Spans(NamedTuple):
+    """Where the targets of each row begin and end in the stream."""
+
+    starts: Tensor
+    ends: Tensor
+
+
+class Batches(ABC):
+    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one goes on.
+
+    `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
+    batch. The state does not depend on rank and world size, so a run may go on with another number of ranks.
+
+    Args:
+        tokens: the stream, one dimension of integers; may be mapped from a file.
+        eos: the id read before the first token.
+        rank, world_size: which share of the rows of each batch to give. The shares of all ranks, one below the other,
+            are the batch of a single process. A rank for which no row is left gets one without targets.
+    """
+
+    def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int) -> None:
+        if tokens.dim() != 1 or tokens.is_floating_point() or tokens.numel() == 0:
+            raise ValueError(
+                f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
+            )
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
+        self.tokens = tokens
+        self.eos = eos
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.position = 0
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many batches an epoch has; the same in every epoch and for every rank."""
+
+    @abstractmethod
+    def _spans(self, position: int) -> Spans:
+        """The rows of a batch of the current epoch, for all ranks."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """What decides the batches, as plain values."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch = self.epoch
+        while self.epoch == epoch:
+            batch = self._gather(self._spans(self.position))
+            self.position += 1
+            if self.position == len(self):
+                self.epoch, self.position = epoch + 1, 0
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batch comes next, and what the batches were made of: plain values for JSON."""
+        return {"epoch": self.epoch, "position": self.position, "made_of": self._made_of()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken; refused for batches made of something else."""
+        ours, theirs = self._made_of(), state["made_of"]
+        different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if different:
+            changes = ", ".join(f"{name} {theirs.get(name)} (now {ours.get(name)})" for name in different)
+            raise ValueError(f"state must come from the same batches, but it was made with {changes}; use those again")
+        self.epoch, self.position = state["epoch"], state["position"]
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"kind": type(self).__name__, "num_tokens": len(self.tokens), "eos": self.eos, **self._settings()}
+
+    def _gather(self, spans: Spans) -> Batch:
+        """This rank's rows, as wide as the longest row of all ranks."""
+        width = int((spans.ends - spans.starts).max())
+        first, end = _share(len(spans.starts), self.rank, self.world_size)
+        starts, ends = spans.starts[first:end].tolist(), spans.ends[first:end].tolist()
+        if not starts:
+            starts, ends = [0], [0]
+        target = torch.full((len(starts), width), IGNORE_INDEX)
+        ids = torch.full((len(starts), width), self.eos)
+        for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+            length = stop - start
+            target[row, :length] = self.tokens[start:stop].long()
+            # The first token of the stream has none before it and keeps the "<eos>".
+            skipped = int(start == 0)
+            ids[row, skipped:length] = self.tokens[start - 1 + skipped : max(stop - 1, 0)].long()
+        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts))
+
+
+@final
+class ContiguousBatches(Batches):
+    """The stream cut into parallel rows, read from left to right, for models that carry a state from batch to batch.
+
+    Row i of a batch goes on where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
+    differ in length by one token at most, and nothing is cut off. The order is that of the text in every epoch.
+
+    Args:
+        batch_size: how many rows, over all ranks.
+        block: how many tokens of each row a batch holds.
+    """
+
+    def __init__(
+        self, tokens: Tensor, batch_size: int, block: int, *, eos: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        check_positive(batch_size=batch_size, block=block)
+        if len(tokens) < batch_size:
+            raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")
+        self.batch_size = batch_size
+        self.block = block
+        edges = torch.tensor([_share(len(tokens), row, batch_size) for row in range(batch_size)])
+        self._starts, self._ends = edges.unbind(1)
+
+    def __len__(self) -> int:
+        return -(-int((self._ends - self._starts).max()) // self.block)
+
+    def _spans(self, position: int) -> Spans:
+        starts = (self._starts + position * self.block).minimum(self._ends)
+        return Spans(starts, (starts + self.block).minimum(self._ends))
+
+    def _settings(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "block": self.block}
+
+
+@final
+class BlockBatches(Batches):
+    """The stream cut into blocks of one length, whatever lines they cut, in an order drawn anew for each epoch.
+
+    The last block of the stream, and the last batch of an epoch, may be shorter.
+
+    Args:
+        block: how many tokens a row holds.
+        batch_size: how many rows a batch holds, over all ranks.
+        seed: decides the order of every epoch; None keeps that of the text.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        block: int,
+        batch_size: int,
+        *,
+        seed: int | None,
+        eos: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        check_positive(batch_size=batch_size, block=block)
+        self.block = block
+        self.batch_size = batch_size
+        self.seed = seed
+        self._num_blocks = -(-len(tokens) // block)
+        self._order = lru_cache(maxsize=1)(self._draw)
+
+    def __len__(self) -> int:
+        return -(-self._num_blocks // self.batch_size)
+
+    def _spans(self, position: int) -> Spans:
+        chosen = self._order(self.epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        return Spans(chosen * self.block, ((chosen + 1) * self.block).clamp(max=len(self.tokens)))
+
+    def _settings(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "block": self.block, "seed": self.seed}
+
+    def _draw(self, epoch: int) -> Tensor:
+        return draw_order(self._num_blocks, self.seed, epoch)
+
+
+def draw_order(number: int, seed: int | None, epoch: int, purpose: str = "rows") -> Tensor:
+    """The numbers from 0 in an order that seed, epoch and purpose decide; in their own where the seed is None."""
+    if seed is None:
+        return torch.arange(number)
+    digest = hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    return torch.randperm(number, generator=generator)
+
+
+def check_positive(**values: int) -> None:
+    """Sizes are integers of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _share(number: int, part: int, parts: int) -> tuple[int, int]:
+    """Where one of several neighbouring parts begins and ends; the first ones are larger by one where needed."""
+    size, rest = divmod(number, parts)
+    first = part * size + min(part, rest)
+    return first, first + size + (part < rest)

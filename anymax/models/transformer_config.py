@@ -1,0 +1,69 @@
+"""The shape of a Transformer language model, as plain data that imports no torch."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, get_args
+
+Positions = Literal["sinusoidal", "rotary", "none"]
+Norm = Literal["layer", "rms"]
+Activation = Literal["relu", "swiglu"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes, dropout rates and choices of a decoder; the defaults are those of Baevski and Auli 2019.
+
+    Args:
+        model_dim: how wide the vectors between blocks are.
+        num_layers: how many blocks.
+        num_heads: heads of attention in every block.
+        ffn_dim: how wide the feed-forward layers are inside.
+        dropout: the rate for the vectors that enter the first block, and for what every layer adds to them.
+        attention_dropout: the rate for probabilities of attention.
+        activation_dropout: the rate inside feed-forward layers.
+        final_norm: whether a norm stands after the last block.
+        positions: "sinusoidal" vectors added to the input, "rotary" queries and keys, or "none".
+        norm: "layer", with weight and bias, or "rms", with a weight.
+        activation: "relu", or "swiglu", whose gate is a third matrix of ffn_dim x model_dim.
+    """
+
+    model_dim: int
+    num_layers: int
+    num_heads: int
+    ffn_dim: int
+    _: KW_ONLY
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    final_norm: bool = False
+    positions: Positions = "sinusoidal"
+    norm: Norm = "layer"
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        for name in ("model_dim", "num_layers", "num_heads", "ffn_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        for name, choices in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+        self._check_widths()
+
+    def _check_widths(self) -> None:
+        if self.model_dim % self.num_heads:
+            raise ValueError(
+                f"model_dim must be a multiple of num_heads, got {self.model_dim} and {self.num_heads}; "
+                "every head gets an equal part"
+            )
+        if self.positions == "rotary" and self.model_dim // self.num_heads % 2:
+            raise ValueError(
+                f"model_dim / num_heads must be even for rotary positions, got {self.model_dim} / {self.num_heads}; "
+                "change num_heads"
+            )
+        if self.positions == "sinusoidal" and (self.model_dim % 2 or self.model_dim < 4):
+            raise ValueError(
+                f"model_dim must be even and at least 4 for sinusoidal positions, got {self.model_dim}; "
+                "change it, or take rotary positions"
+            )

@@ -1,0 +1,164 @@
+"""TransformerLM: a decoder that predicts the next word, with any input layer, output layer and mapping.
+
+Shapes: B batch, N positions, D the model's dimension.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anymax.attention import KeyValueCache, MultiHeadAttention, sinusoids
+from anymax.attention.multi_head import Mapping
+from anymax.models.transformer_config import TransformerConfig
+from anymax.vocabulary import OutputLayer
+
+
+class TransformerLM(nn.Module):
+    """Words in, the loss of the words that follow out.
+
+    Vectors of the input are scaled by the root of their dimension and told their positions; then come blocks of
+    attention and feed-forward layers, each of which normalises what it reads and adds what it found.
+
+    Args:
+        input: a layer from ids to vectors of model_dim, as in `anymax.vocabulary`.
+        output: a layer from vectors of model_dim to a loss.
+        config: sizes, dropout rates and choices.
+        mapping: called once for every block, makes the mapping of its attention:
+            `lambda: anymax.LearnedEntmax(shape=(num_heads, 1, 1))` learns an alpha for every head of every block. By
+            default softmax.
+
+    Baevski and Auli 2019.
+    """
+
+    def __init__(
+        self,
+        input: nn.Module,
+        output: OutputLayer,
+        config: TransformerConfig,
+        *,
+        mapping: Callable[[], Mapping] | None = None,
+    ) -> None:
+        super().__init__()
+        if output.model_dim != config.model_dim:
+            raise ValueError(
+                f"output must have the model_dim of the config, {config.model_dim}, got {output.model_dim}; "
+                "build both with one number"
+            )
+        if isinstance(mapping, nn.Module):
+            raise TypeError(
+                f"mapping must be a function that makes one for every block, got the Module {type(mapping).__name__}; "
+                "write lambda: before it"
+            )
+        self.config = config
+        self.input = input
+        self.blocks = nn.ModuleList(
+            Block(config, None if mapping is None else mapping()) for _ in range(config.num_layers)
+        )
+        self.final_norm = _norm(config) if config.final_norm else None
+        self.output = output
+
+    def forward(self, ids: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+        """The loss of predicting `target`, the words that follow `ids`, both (batch, positions).
+
+        Args:
+            reduction: "mean", "sum" or "none", as the output layer has them.
+        """
+        return self.output(self.hidden(ids), target, reduction)
+
+    def hidden(self, ids: Tensor, cache: Sequence[KeyValueCache] | None = None) -> Tensor:
+        """The vectors that the output layer reads, (batch, positions, model_dim).
+
+        Args:
+            ids: (batch, positions).
+            cache: of `new_cache`, with the positions before these; these are added to it.
+        """
+        if ids.dim() != 2 or ids.shape[1] == 0:
+            raise ValueError(f"ids must be (batch, positions) with at least one position, got {tuple(ids.shape)}")
+        caches = self._caches(cache)
+        start = 0 if caches[0] is None else caches[0].length
+        hidden_BND = F.dropout(self._embed(ids, start), self.config.dropout, self.training)
+        for block, of_block in zip(self.blocks, caches, strict=True):
+            hidden_BND = block(hidden_BND, of_block)
+        return hidden_BND if self.final_norm is None else self.final_norm(hidden_BND)
+
+    def new_cache(self, max_length: int) -> list[KeyValueCache]:
+        """An empty cache for every block, with room for `max_length` positions."""
+        return [KeyValueCache(max_length) for _ in self.blocks]
+
+    def _caches(self, cache: Sequence[KeyValueCache] | None) -> Sequence[KeyValueCache | None]:
+        if cache is None:
+            return [None] * len(self.blocks)
+        if len(cache) != len(self.blocks):
+            raise ValueError(
+                f"cache must hold one for each of the {len(self.blocks)} blocks, got {len(cache)}; "
+                "make it with new_cache"
+            )
+        return cache
+
+    def _embed(self, ids: Tensor, start: int) -> Tensor:
+        vectors_BND = self.input(ids)
+        model_dim = self.config.model_dim
+        if vectors_BND.shape[-1] != model_dim:
+            raise ValueError(
+                f"input must give vectors of the config's model_dim, {model_dim}, got {vectors_BND.shape[-1]}; "
+                "build both with one number"
+            )
+        # The vectors that blocks add to stay in the parameters' type under autocast too.
+        dtype = next(self.blocks.parameters()).dtype
+        vectors_BND = math.sqrt(model_dim) * vectors_BND.to(dtype)
+        if self.config.positions != "sinusoidal":
+            return vectors_BND
+        return vectors_BND + sinusoids(ids.shape[1], model_dim, start=start, device=ids.device).to(dtype)
+
+
+class Block(nn.Module):
+    """Causal attention and a feed-forward layer; each reads normalised vectors and adds to the unnormalised ones."""
+
+    def __init__(self, config: TransformerConfig, mapping: Mapping | None) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.attention_norm = _norm(config)
+        self.attention = MultiHeadAttention(
+            config.model_dim,
+            config.num_heads,
+            mapping=mapping,
+            dropout=config.attention_dropout,
+            rotary=config.positions == "rotary",
+        )
+        self.feed_forward_norm = _norm(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, hidden_BND: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        gathered_BND = self.attention(self.attention_norm(hidden_BND), is_causal=True, cache=cache)
+        hidden_BND = hidden_BND + F.dropout(gathered_BND, self.dropout, self.training)
+        changed_BND = self.feed_forward(self.feed_forward_norm(hidden_BND))
+        return hidden_BND + F.dropout(changed_BND, self.dropout, self.training)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with ReLU between them, or with SwiGLU: the swish of a gate times the first layer."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.dropout = config.activation_dropout
+        self.inner = nn.Linear(config.model_dim, config.ffn_dim)
+        self.gate = nn.Linear(config.model_dim, config.ffn_dim) if config.activation == "swiglu" else None
+        self.outer = nn.Linear(config.ffn_dim, config.model_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in (self.inner, self.gate, self.outer):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, hidden_BND: Tensor) -> Tensor:
+        inner = self.inner(hidden_BND)
+        active = inner.relu() if self.gate is None else F.silu(self.gate(hidden_BND)) * inner
+        return self.outer(F.dropout(active, self.dropout, self.training))
+
+
+def _norm(config: TransformerConfig) -> nn.Module:
+    return nn.LayerNorm(config.model_dim) if config.norm == "layer" else nn.RMSNorm(config.model_dim)
