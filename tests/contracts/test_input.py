@@ -1,6 +1,6 @@
 """What every input layer promises. A new one joins by one line in MEMBERS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,16 @@ def test_vectors_have_the_type_of_the_parameters(layer: nn.Module, dtype: torch.
     assert all(parameter.grad.dtype == dtype for parameter in layer.parameters())
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Half-precision products of a few numbers gain nothing from threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_autocast_changes_precision_alone(layer: nn.Module) -> None:
     ids = torch.arange(SIZE)
     with torch.autocast("cpu", torch.bfloat16):
