@@ -72,7 +72,7 @@ def test_vectors_have_the_type_of_the_parameters(layer: nn.Module, dtype: torch.
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Half-precision products of a few numbers gain nothing from threads, which on a busy machine wait for each other."""
+    """Products of a few numbers gain nothing from threads, which on a busy machine wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
