@@ -1,6 +1,6 @@
 """What every input layer promises. A new one joins by one line in MEMBERS."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,16 +70,6 @@ def test_vectors_have_the_type_of_the_parameters(layer: nn.Module, dtype: torch.
     assert all(parameter.grad.dtype == dtype for parameter in layer.parameters())
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Products of a few numbers gain nothing from threads, which on a busy machine wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_autocast_changes_precision_alone(layer: nn.Module) -> None:
     ids = torch.arange(SIZE)
     with torch.autocast("cpu", torch.bfloat16):
@@ -119,7 +109,11 @@ def test_a_batch_of_all_words_moves_every_parameter(layer: nn.Module) -> None:
     assert still == []
 
 
-def test_stock_ddp_takes_steps_with_any_words(layer: nn.Module, tmp_path: Path) -> None:
+def test_stock_ddp_takes_steps_with_any_words(
+    layer: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else gloo looks the machine's name up, and waits where nobody answers.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
