@@ -3,9 +3,7 @@
 The names below are loaded when first used, so that the command line answers without importing torch.
 """
 
-import importlib
-from typing import Any
-
+from anymax import lazy
 from anymax.version import __version__
 
 _HOMES = {
@@ -52,18 +50,4 @@ _FOLDERS = [
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    elif name in _FOLDERS:
-        value = importlib.import_module(f"anymax.{name}")
-    else:
-        raise AttributeError(f"module 'anymax' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_FOLDERS])
+__getattr__, __dir__ = lazy.attach(__name__, {**_HOME_OF, **{folder: f"anymax.{folder}" for folder in _FOLDERS}})

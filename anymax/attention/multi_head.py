@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anymax.attention.cache import KeyValueCache
 from anymax.attention.positions import rotate
 from anymax.mappings import Entmax, LearnedEntmax, softmax
+from anymax.mappings.arguments import check_device
 
 # Called with scores and mask=..., it maps the last dimension: a function of anymax.mappings, or a Module over one.
 Mapping = Callable[..., Tensor]
@@ -208,7 +209,7 @@ def _full_mask(
     batch, num_heads, num_queries, _ = queries_BHQE.shape
     num_keys = keys_BHKE.shape[2]
     if mask is not None:
-        mask = _checked(mask, (batch, num_heads, num_queries, num_keys), queries_BHQE.device)
+        mask = _checked(mask, (batch, num_heads, num_queries, num_keys), queries_BHQE)
     if not is_causal:
         return mask
     _check_causal(queries_BHQE, keys_BHKE, start)
@@ -219,12 +220,11 @@ def _full_mask(
     return causal_QK[None, None] if mask is None else mask & causal_QK
 
 
-def _checked(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _checked(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a boolean tensor, true where a query may attend to a key, got {came}")
-    if mask.device != device:
-        raise ValueError(f"mask must be on the device of query, {device}, got {mask.device}; move it with .to")
+    check_device("mask", mask, query, "query")
     whole = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(whole) != 4 or any(size not in (1, wanted) for size, wanted in zip(whole, shape, strict=True)):
         raise ValueError(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anymax.bench import machine
 from anymax.bench.comparison import MIB, Comparison, Contestant, Report, compare
-from anymax.bench.outputs import differentiated, zipf
+from anymax.bench.outputs import contestant, zipf
 from anymax.bench.timing import Budget
 from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, SparseOutput
 
@@ -73,26 +73,21 @@ def _comparison(size: int, settings: Settings) -> Comparison:
     counts = (1e9 / torch.arange(1, size + 1)).tolist()
     bands = Bands.optimal(counts, settings.num_bands, dim=settings.dim)
 
-    def contestant(layer: nn.Module) -> Contestant:
-        inputs = [hidden_TD, *layer.parameters()]
-        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
-        run = differentiated(lambda: layer(hidden_TD, target_T), inputs)
-        return Contestant(type(layer).__name__, run, num_bytes)
+    def of(layer: nn.Module) -> Contestant:
+        return contestant(type(layer).__name__, lambda: layer(hidden_TD, target_T), [hidden_TD, *layer.parameters()])
 
     full, sparse = FullOutput(size, settings.dim), SparseOutput(size, settings.dim)
     with torch.no_grad():
         for layer in (full, sparse):
             layer.table.mul_(settings.std)
-    contestants = [contestant(full), contestant(sparse), contestant(AdaptiveOutput(bands, settings.dim))]
+    contestants = [of(full), of(sparse), of(AdaptiveOutput(bands, settings.dim))]
     # Scores, their log-softmax and its gradient.
     if 3 * 4 * settings.tokens * size <= settings.most_eager_bytes:
 
         def eager() -> Tensor:
             return F.cross_entropy(F.linear(hidden_TD, full.table), target_T)
 
-        inputs = [hidden_TD, full.table]
-        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
-        contestants.append(Contestant(EAGER, differentiated(eager, inputs), num_bytes))
+        contestants.append(contestant(EAGER, eager, [hidden_TD, full.table]))
     return compare(f"{size} words", contestants, settings.budget)
 
 

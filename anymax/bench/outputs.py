@@ -119,7 +119,8 @@ def differentiated(loss: Callable[[], Tensor], inputs: Sequence[Tensor]) -> Run:
     return lambda: torch.autograd.grad(loss(), inputs, allow_unused=True)
 
 
-def _contestant(name: str, loss: Callable[[], Tensor], inputs: Sequence[Tensor], setting: str = "") -> Contestant:
+def contestant(name: str, loss: Callable[[], Tensor], inputs: Sequence[Tensor], setting: str = "") -> Contestant:
+    """Forward and backward, with a gradient for each of the inputs."""
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
     return Contestant(name, differentiated(loss, inputs), num_bytes, setting)
 
@@ -153,16 +154,16 @@ def _full(job: str, settings: Settings) -> Comparison:
         return lambda: linear_cross_entropy(hidden_TD, weight_VD, target_T, **options)  # type: ignore[arg-type]
 
     contestants = [
-        _contestant(
+        contestant(
             "F.cross_entropy(F.linear)", lambda: F.cross_entropy(F.linear(hidden_TD, weight_VD), target_T), inputs
         ),
-        _contestant("F.linear_cross_entropy, chunked", best, inputs, sweep.chosen),
-        _contestant("linear_cross_entropy", ours(), inputs),
-        _contestant("linear_cross_entropy, reduction none", lambda: ours(reduction="none")().sum(), inputs),
-        _contestant("linear_entmax_loss 1.5", lambda: linear_entmax_loss(hidden_TD, weight_VD, target_T, 1.5), inputs),
-        _contestant("linear_cross_entropy of Sig", ours(transform=sig), inputs),
-        _contestant("linear_cross_entropy of PLIF", ours(transform=plif), [*inputs, plif.weight]),
-        _contestant(
+        contestant("F.linear_cross_entropy, chunked", best, inputs, sweep.chosen),
+        contestant("linear_cross_entropy", ours(), inputs),
+        contestant("linear_cross_entropy, reduction none", lambda: ours(reduction="none")().sum(), inputs),
+        contestant("linear_entmax_loss 1.5", lambda: linear_entmax_loss(hidden_TD, weight_VD, target_T, 1.5), inputs),
+        contestant("linear_cross_entropy of Sig", ours(transform=sig), inputs),
+        contestant("linear_cross_entropy of PLIF", ours(transform=plif), [*inputs, plif.weight]),
+        contestant(
             "F.cross_entropy(PLIF(F.linear))",
             lambda: F.cross_entropy(plif(F.linear(hidden_TD, weight_VD)), target_T),
             [*inputs, plif.weight],
@@ -182,9 +183,9 @@ def _entmax(job: str, settings: Settings, std: float) -> Comparison:
     inputs = [hidden_TD, weight_VD]
     alpha = torch.tensor(1.5, requires_grad=True)
     contestants = [
-        _contestant("linear_cross_entropy", lambda: linear_cross_entropy(hidden_TD, weight_VD, target_T), inputs),
-        _contestant("linear_entmax_loss 1.5", lambda: linear_entmax_loss(hidden_TD, weight_VD, target_T, 1.5), inputs),
-        _contestant(
+        contestant("linear_cross_entropy", lambda: linear_cross_entropy(hidden_TD, weight_VD, target_T), inputs),
+        contestant("linear_entmax_loss 1.5", lambda: linear_entmax_loss(hidden_TD, weight_VD, target_T, 1.5), inputs),
+        contestant(
             "linear_entmax_loss, alpha learned",
             lambda: linear_entmax_loss(hidden_TD, weight_VD, target_T, alpha),
             [*inputs, alpha],
@@ -218,10 +219,10 @@ def _mixture(job: str, settings: Settings) -> Comparison:
         return lambda: linear_mixture_loss(experts_TKD, prior_TK, weight_VD, target_T, bias_V, transform=transform)
 
     contestants = [
-        _contestant("eager, probabilities mixed", of_probabilities, inputs),
-        _contestant("eager, target picked first", of_target_alone, inputs),
-        _contestant("linear_mixture_loss", ours(None), inputs),
-        _contestant("linear_mixture_loss of PLIF", ours(plif), [*inputs, plif.weight]),
+        contestant("eager, probabilities mixed", of_probabilities, inputs),
+        contestant("eager, target picked first", of_target_alone, inputs),
+        contestant("linear_mixture_loss", ours(None), inputs),
+        contestant("linear_mixture_loss of PLIF", ours(plif), [*inputs, plif.weight]),
     ]
     return compare(job, contestants, settings.budget)
 
@@ -232,13 +233,13 @@ def _adaptive(job: str, settings: Settings) -> Comparison:
     torchs = nn.AdaptiveLogSoftmaxWithLoss(settings.adaptive_dim, bands.vocabulary_size, list(bands.cutoffs))
     ours = AdaptiveOutput(bands, settings.adaptive_dim)
     contestants = [
-        _contestant(
+        contestant(
             "nn.AdaptiveLogSoftmaxWithLoss",
             lambda: torchs(hidden_TD, target_T).loss,
             [hidden_TD, *torchs.parameters()],
         ),
-        _contestant("AdaptiveOutput", lambda: ours(hidden_TD, target_T), [hidden_TD, *ours.parameters()]),
-        _contestant(
+        contestant("AdaptiveOutput", lambda: ours(hidden_TD, target_T), [hidden_TD, *ours.parameters()]),
+        contestant(
             "F.cross_entropy(F.linear) over all words",
             lambda: F.cross_entropy(F.linear(hidden_TD, weight_VD), target_T),
             [hidden_TD, weight_VD],
@@ -256,7 +257,7 @@ def _inputs(job: str, settings: Settings) -> Comparison:
     spellings = [f"word{index:07d}" for index in range(settings.spelled_words)]
 
     def of(name: str, layer: nn.Module, ids: Tensor) -> Contestant:
-        return _contestant(name, lambda: layer(ids).sum(), list(layer.parameters()))
+        return contestant(name, lambda: layer(ids).sum(), list(layer.parameters()))
 
     contestants = [
         of("nn.Embedding", nn.Embedding(num_words, dim), ids_T),

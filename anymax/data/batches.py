@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from anymax.mappings.arguments import check_positive
+
 IGNORE_INDEX = -100
 
 
@@ -203,15 +205,6 @@ def draw_order(number: int, seed: int | None, epoch: int, purpose: str = "rows")
     digest = hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
     return torch.randperm(number, generator=generator)
-
-
-def check_positive(**values: int) -> None:
-    """Sizes are integers of at least 1."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer, got {value!r}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _share(number: int, part: int, parts: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from anymax.data.batches import Batches, Spans, check_positive, draw_order
+from anymax.data.batches import Batches, Spans, draw_order
+from anymax.mappings.arguments import check_positive
 
 # How many ids are looked at together when sentences are searched.
 SEARCHED = 1 << 22

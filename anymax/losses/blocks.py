@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.memory import large_empty, spread_rows
-from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
 # What a block of scores may take unless the caller says: as much as the weight, which makes the products square enough
 # to be fast, between these bounds; but a quarter of a weight so large that its gradient dwarfs the block.
@@ -62,7 +62,7 @@ class Products:
         self._bias: list[Tensor | None] = []
         for i, piece in enumerate(pieces):
             for_hidden, for_weight, for_bias = wanted[3 * i : 3 * i + 3]
-            dtype = _computed_in(piece.weight)
+            dtype = computed_in(piece.weight.dtype)
             self._hidden.append(large_empty(tuple(piece.hidden.shape), piece.hidden) if for_hidden else None)
             # Zeros, for the product that adds to them is faster than the one that writes.
             self._weight.append(
@@ -119,7 +119,7 @@ def run(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Losses of all targets and, if there is a coefficient for each, the gradients of the pieces and of the rule."""
     first = pieces[0]
-    dtype = _computed_in(first.weight)
+    dtype = computed_in(first.weight.dtype)
     group = max(1, first.hidden.shape[0] // max(1, num_targets))
     n = sum(piece.weight.shape[0] for piece in pieces)
     losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
@@ -163,10 +163,6 @@ def _with_columns(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
         yield piece, slice(start, end)
 
 
-def _computed_in(weight: Tensor) -> torch.dtype:
-    return COMPUTED_IN.get(weight.dtype, weight.dtype)
-
-
 def _bytes_per_target(num_scores: int, computed_in: torch.dtype, held_in: torch.dtype) -> int:
     # In half precision the products need the scores, and then their gradient, once more in that precision.
     return num_scores * (computed_in.itemsize + (0 if computed_in == held_in else held_in.itemsize))
@@ -187,5 +183,5 @@ def default_budget(pieces: Sequence[Piece], group: int) -> int:
     weight_bytes = sum(piece.weight.numel() * piece.weight.element_size() for piece in pieces)
     n = sum(piece.weight.shape[0] for piece in pieces)
     weight = pieces[0].weight
-    per_target = _bytes_per_target(group * n, _computed_in(weight), weight.dtype)
+    per_target = _bytes_per_target(group * n, computed_in(weight.dtype), weight.dtype)
     return max(LEAST_BUDGET, min(weight_bytes, MOST_BUDGET), weight_bytes // PART_OF_WEIGHT, per_target)

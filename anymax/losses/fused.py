@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.backend import is_plain
-from anymax.kernels.operator import library as operators
+from anymax.kernels.operator import operator
 from anymax.losses.blocks import Piece, Rule, default_budget, run
 from anymax.losses.linear_arguments import check_options, check_pieces
-from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
 
 class Kept(NamedTuple):
@@ -112,7 +112,7 @@ def compute(
 def _gradient_dtype(index: int, tensor: Tensor, end: int) -> torch.dtype:
     """Of what `compute` returns: the hidden states' own, else float32 at least."""
     is_hidden = index < end and index % 3 == 0
-    return tensor.dtype if is_hidden else COMPUTED_IN.get(tensor.dtype, tensor.dtype)
+    return tensor.dtype if is_hidden else computed_in(tensor.dtype)
 
 
 def _is_half(tensors: Sequence[Tensor | None]) -> bool:
@@ -161,12 +161,12 @@ def define(name: str, make_rule: MakeRule) -> None:
         ]
         return losses, gradients
 
-    operators.define(
+    operator(
         f"{name}(Tensor?[] tensors, Tensor target, Tensor? coefficient, int num_pieces, str reduction, "
-        "int ignore_index, float label_smoothing, int memory_budget, bool[] wanted) -> (Tensor, Tensor[])"
+        "int ignore_index, float label_smoothing, int memory_budget, bool[] wanted) -> (Tensor, Tensor[])",
+        kernel,
+        fake=fake,
     )
-    operators.impl(name, kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"anymax::{name}", fake)
 
 
 def _forward(
@@ -278,15 +278,15 @@ def _call(
 ) -> tuple[Tensor, list[Tensor]]:
     if make_rule is not None:
         return compute(make_rule, tensors, target_T, coefficient, settings, wanted)
-    operator = getattr(torch.ops.anymax, settings.name)
-    losses_T, gradients = operator(list(tensors), target_T, coefficient, *settings[1:], list(wanted))
+    overload = getattr(torch.ops.anymax, settings.name)
+    losses_T, gradients = overload(list(tensors), target_T, coefficient, *settings[1:], list(wanted))
     return losses_T, gradients
 
 
 def _loss_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
     weight = tensors[1]
     assert weight is not None
-    return COMPUTED_IN.get(weight.dtype, weight.dtype)
+    return computed_in(weight.dtype)
 
 
 def fused_loss(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from anymax.losses.blocks import Piece
 from anymax.losses.targets import REDUCTIONS
+from anymax.mappings.arguments import check_device
 
 
 def check_options(reduction: str, label_smoothing: float, memory_budget: int | None) -> None:
@@ -29,13 +30,13 @@ def check_pieces(loss: str, pieces: Sequence[Piece], target: Tensor, group: int 
     # What the caller knows the hidden states by.
     name = "hidden" if group is None else "experts"
     leading = tuple(target.shape) if group is None else (*target.shape, group)
-    for hidden, weight, bias in pieces:
-        check_floating_point(name, hidden)
-        check_floating_point("linear_weight", weight)
-        if bias is not None:
-            check_floating_point("linear_bias", bias)
-        _check_shapes(name, Piece(hidden, weight, bias), leading)
-        _check_devices(name, Piece(hidden, weight, bias), target)
+    for piece in pieces:
+        check_floating_point(name, piece.hidden)
+        check_floating_point("linear_weight", piece.weight)
+        if piece.bias is not None:
+            check_floating_point("linear_bias", piece.bias)
+        _check_shapes(name, piece, leading)
+        _check_devices(name, piece, target)
     _check_dtypes(name, pieces)
 
 
@@ -67,10 +68,8 @@ def _check_shapes(name: str, piece: Piece, leading: tuple[int, ...]) -> None:
 def _check_devices(name: str, piece: Piece, target: Tensor) -> None:
     others = {"linear_weight": piece.weight, "linear_bias": piece.bias, "target": target}
     for what, other in others.items():
-        if other is not None and other.device != piece.hidden.device:
-            raise ValueError(
-                f"{what} must be on the device of {name}, {piece.hidden.device}, got {other.device}; move it with .to"
-            )
+        if other is not None:
+            check_device(what, other, piece.hidden, name)
 
 
 def _check_dtypes(name: str, pieces: Sequence[Piece]) -> None:

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from anymax.kernels.cross_entropy import cross_entropy_
 from anymax.losses.blocks import Block, Piece, Products, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
-from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.arguments import computed_in
 
 # A transform makes copies of the scores it works on: it gets as many bytes of a block at a time as stay in a cache.
 CHUNK_BYTES = 4 * 2**20
@@ -138,8 +138,7 @@ class Transformed:
         self.transform = transform
         # Leaves of our own, as precise as the scores, apart from what the caller differentiates.
         self.parameters = {
-            name: value.detach().to(COMPUTED_IN.get(value.dtype, value.dtype)).requires_grad_()
-            for name, value in parameters.items()
+            name: value.detach().to(computed_in(value.dtype)).requires_grad_() for name, value in parameters.items()
         }
         self.plain, self.weighing = Plain(inputs, weighing), weighing
         self.sums = [torch.zeros_like(value) for value in self.parameters.values()]

@@ -15,7 +15,7 @@ from anymax.kernels.entmax import native
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.blocks import Block, Piece, Products
 from anymax.losses.fused import RuleInputs, define, fused_loss
-from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.arguments import computed_in
 from anymax.mappings.entmax import alpha_per_row
 
 # Summing a chosen row of the weight takes as long as this many entries of the dense product.
@@ -63,9 +63,7 @@ def _as_scores(hidden: Tensor) -> Tensor:
     if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.dim() == 0:
         came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
         raise TypeError(f"hidden must be a floating-point tensor with at least one dimension, got {came}")
-    return (
-        hidden.detach().new_empty((), dtype=COMPUTED_IN.get(hidden.dtype, hidden.dtype)).expand(*hidden.shape[:-1], 1)
-    )
+    return hidden.detach().new_empty((), dtype=computed_in(hidden.dtype)).expand(*hidden.shape[:-1], 1)
 
 
 class Sparse:

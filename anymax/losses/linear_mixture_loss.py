@@ -12,7 +12,7 @@ from anymax.losses.blocks import Piece, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
 from anymax.losses.linear_arguments import check_floating_point
 from anymax.losses.linear_cross_entropy import Plain, Transformed, Weighing, fused_loss_outside_graphs, trained
-from anymax.mappings.arguments import COMPUTED_IN
+from anymax.mappings.arguments import check_device, computed_in
 
 
 def linear_mixture_loss(
@@ -51,10 +51,7 @@ def linear_mixture_loss(
             f"prior must have one score for each of at least one expert, {tuple(experts.shape[:-1])}, got {came}"
         )
     check_floating_point("prior", prior)
-    if prior.device != experts.device:
-        raise ValueError(
-            f"prior must be on the device of experts, {experts.device}, got {prior.device}; move it with .to"
-        )
+    check_device("prior", prior, experts, "experts")
     parameters = trained(transform)
 
     def make_rule(inputs: RuleInputs) -> Rule:
@@ -83,7 +80,7 @@ class Mixture(Weighing):
         prior_TK, kept = inputs.extras[0].detach(), inputs.kept
         self.group = prior_TK.shape[1]
         self.kept = kept
-        wide = COMPUTED_IN.get(prior_TK.dtype, prior_TK.dtype)
+        wide = computed_in(prior_TK.dtype)
         self.log_prior_TK = kept.of(prior_TK).to(wide).log_softmax(1)
         self.grad_TK = torch.zeros_like(self.log_prior_TK)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import COMPUTED_IN, check_device, check_dim, check_values
+from anymax.mappings.arguments import check_device, check_dim, check_values, computed_in
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -14,7 +14,7 @@ def prepare_scores(scores: Tensor) -> Tensor:
         came = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scores must be a floating-point tensor, got {came}; convert with .float()")
     check_dim(scores, -1)
-    return scores.to(COMPUTED_IN.get(scores.dtype, scores.dtype))
+    return scores.to(computed_in(scores.dtype))
 
 
 def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index: int, label_smoothing: float) -> None:

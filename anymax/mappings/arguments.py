@@ -12,6 +12,11 @@ from anymax.kernels.backend import is_plain
 COMPUTED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a type are computed in."""
+    return COMPUTED_IN.get(dtype, dtype)
+
+
 def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Scores checked, in the precision they are computed in, and -inf where the mask is false."""
     if not isinstance(scores, Tensor):
@@ -19,8 +24,7 @@ def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with .float()")
     check_dim(scores, dim)
-    if scores.dtype in COMPUTED_IN:
-        scores = scores.to(COMPUTED_IN[scores.dtype])
+    scores = scores.to(computed_in(scores.dtype))
     if mask is None:
         return scores
     check_mask(mask, scores)
@@ -49,11 +53,20 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
         raise ValueError(f"mask must broadcast to the shape of scores {tuple(scores.shape)}, got {tuple(mask.shape)}")
 
 
-def check_device(name: str, value: Tensor, scores: Tensor) -> None:
-    if value.device != scores.device:
+def check_device(name: str, value: Tensor, other: Tensor, other_name: str = "scores") -> None:
+    if value.device != other.device:
         raise ValueError(
-            f"{name} must be on the device of scores, {scores.device}, got {value.device}; move it with .to"
+            f"{name} must be on the device of {other_name}, {other.device}, got {value.device}; move it with .to"
         )
+
+
+def check_positive(**sizes: int) -> None:
+    """Sizes are integers of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"{name} must be an integer, got {type(size).__name__}")
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
 
 
 def check_number(name: str, value: object) -> None:

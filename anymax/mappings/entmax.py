@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax import reference
-from anymax.mappings.arguments import COMPUTED_IN, check_number, check_per_row, map_rows, per_row, prepare
+from anymax.mappings.arguments import check_number, check_per_row, computed_in, map_rows, per_row, prepare
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -82,7 +82,7 @@ class LearnedEntmax(nn.Module):
     def alpha(self) -> Tensor:
         """The current alphas, in `shape`, attached to the parameter."""
         # In half precision the sum would round to 1 or 2.
-        return 1 + torch.sigmoid(self.pre_alpha.to(COMPUTED_IN.get(self.pre_alpha.dtype, self.pre_alpha.dtype)))
+        return 1 + torch.sigmoid(self.pre_alpha.to(computed_in(self.pre_alpha.dtype)))
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return entmax(scores, self.alpha, dim=self.dim, mask=mask)

@@ -3,8 +3,9 @@
 Names are loaded when first used, so that a config can be made without importing torch.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from anymax import lazy
 
 if TYPE_CHECKING:
     from anymax.models.generation import generate as generate
@@ -18,15 +19,4 @@ _HOME_OF = {
 }
 
 __all__ = [*_HOME_OF]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'anymax.models' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"anymax.models.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy.attach(__name__, {name: f"{__name__}.{home}" for name, home in _HOME_OF.items()})

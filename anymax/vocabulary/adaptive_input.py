@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.mappings.arguments import check_positive
 from anymax.vocabulary.bands import Bands
-from anymax.vocabulary.input import check_ids, check_index, check_sizes
+from anymax.vocabulary.input import check_ids, check_index
 
 
 class AdaptiveInput(nn.Module):
@@ -23,7 +24,7 @@ class AdaptiveInput(nn.Module):
 
     def __init__(self, bands: Bands, model_dim: int, *, padding_index: int | None = None) -> None:
         super().__init__()
-        check_sizes(model_dim=model_dim)
+        check_positive(model_dim=model_dim)
         check_index("padding_index", padding_index, bands.vocabulary_size)
         self.bands = bands
         self.padding_index = padding_index

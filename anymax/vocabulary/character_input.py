@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.vocabulary.input import check_ids, check_index, check_sizes
+from anymax.mappings.arguments import check_positive
+from anymax.vocabulary.input import check_ids, check_index
 
 # All bytes, and 0 for what lies beyond the end of a word.
 NUM_SYMBOLS = 257
@@ -62,7 +63,7 @@ class CharacterInput(nn.Module):
     ) -> None:
         super().__init__()
         _check_filters(filters)
-        check_sizes(model_dim=model_dim, char_dim=char_dim, max_bytes=max_bytes)
+        check_positive(model_dim=model_dim, char_dim=char_dim, max_bytes=max_bytes)
         _check_specials(len(words), end_index, unknown_index, padding_index)
         if num_highways < 0:
             raise ValueError(f"num_highways must be at least 0, got {num_highways}")

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.vocabulary.input import check_ids, check_index, check_sizes
+from anymax.mappings.arguments import check_positive
+from anymax.vocabulary.input import check_ids, check_index
 
 
 class FixedInput(nn.Module):
@@ -25,7 +26,7 @@ class FixedInput(nn.Module):
     ) -> None:
         super().__init__()
         dim = model_dim if dim is None else dim
-        check_sizes(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
+        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
         check_index("padding_index", padding_index, vocabulary_size)
         self.padding_index = padding_index
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))

@@ -22,10 +22,3 @@ def check_index(name: str, index: int | None, vocabulary_size: int) -> None:
             f"{name} must be a word of the vocabulary, from 0 to {vocabulary_size - 1}, got {index}; "
             "negative numbers do not count from the end"
         )
-
-
-def check_sizes(**sizes: int) -> None:
-    """Sizes are at least 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

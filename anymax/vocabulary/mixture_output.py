@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from anymax.losses import linear_mixture_loss
-from anymax.vocabulary.output import check_positive, check_share, refuse_label_smoothing, widened
+from anymax.mappings.arguments import check_positive
+from anymax.vocabulary.output import check_share, refuse_label_smoothing, widened
 from anymax.vocabulary.table_output import TableOutput
 
 
@@ -51,7 +52,7 @@ class MixtureOutput(TableOutput):
         memory_budget: int | None = None,
     ) -> None:
         refuse_label_smoothing("MixtureOutput", label_smoothing)
-        check_positive("num_experts", num_experts)
+        check_positive(num_experts=num_experts)
         super().__init__(
             vocabulary_size,
             model_dim,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.losses.blocks import MOST_BUDGET
-from anymax.mappings.arguments import COMPUTED_IN, check_device, check_values
+from anymax.mappings.arguments import check_device, check_positive, check_values, computed_in
 
 # Scores, log-probabilities, and what choosing among them makes: so many matrices of the size of a block are alive at
 # once.
@@ -46,10 +46,9 @@ class OutputLayer(nn.Module, ABC):
 
     def __init__(self, vocabulary_size: int, model_dim: int, *, ignore_index: int, memory_budget: int | None) -> None:
         super().__init__()
-        check_positive("vocabulary_size", vocabulary_size)
-        check_positive("model_dim", model_dim)
+        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
         if memory_budget is not None:
-            check_positive("memory_budget", memory_budget)
+            check_positive(memory_budget=memory_budget)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.ignore_index = ignore_index
@@ -77,7 +76,7 @@ class OutputLayer(nn.Module, ABC):
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
         """The k likeliest words of every token. Carries no gradient."""
-        check_positive("k", k)
+        check_positive(k=k)
         if k > self.vocabulary_size:
             raise ValueError(f"k must be at most the vocabulary size, {self.vocabulary_size}, got {k}")
         best = [self._topk_rows(hidden_BD, k) for hidden_BD in self._row_blocks(hidden)]
@@ -142,13 +141,6 @@ class OutputLayer(nn.Module, ABC):
         )
 
 
-def check_positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
 def check_share(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must lie between 0 and 1, got {value}")
@@ -165,7 +157,7 @@ def refuse_label_smoothing(layer: str, label_smoothing: float) -> None:
 
 def widened(scores: Tensor) -> Tensor:
     """Scores in the precision they are normalised in."""
-    return scores.to(COMPUTED_IN.get(scores.dtype, scores.dtype))
+    return scores.to(computed_in(scores.dtype))
 
 
 def draw(log_weights_BV: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.vocabulary.output import OutputLayer, check_positive, widened
+from anymax.mappings.arguments import check_positive
+from anymax.vocabulary.output import OutputLayer, widened
 
 
 class TableOutput(OutputLayer):
@@ -29,7 +30,7 @@ class TableOutput(OutputLayer):
     ) -> None:
         super().__init__(vocabulary_size, model_dim, ignore_index=ignore_index, memory_budget=memory_budget)
         dim = model_dim if dim is None else dim
-        check_positive("dim", dim)
+        check_positive(dim=dim)
         self.dim = dim
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))
         needs_projection = projected and dim != model_dim
