@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from anymax.data.source import Files, Lines, Source
 from anymax.data.words import Splitting, split_lines
 
 Split = Literal["train", "valid", "test"]
+PathLike = str | os.PathLike[str]
 
 # What files call the splits.
 _CALLED: dict[str, Split] = {"train": "train", "training": "train", "test": "test"}
@@ -52,20 +53,26 @@ class Corpus:
 
 
 def corpus_of_files(
-    train: str | os.PathLike[str],
-    valid: str | os.PathLike[str] | None = None,
-    test: str | os.PathLike[str] | None = None,
+    train: PathLike | Sequence[PathLike],
+    valid: PathLike | None = None,
+    test: PathLike | None = None,
     *,
     name: str | None = None,
     splitting: Splitting = "spaces",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus whose splits are given one file each, plain or gzip."""
-    given: dict[Split, str | os.PathLike[str] | None] = {"train": train, "valid": valid, "test": test}
-    sources = {split: Files((Path(path),), encoding) for split, path in given.items() if path is not None}
+    """A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other."""
+    parts = tuple(Path(path) for path in ([train] if isinstance(train, str | os.PathLike) else train))
+    if not parts:
+        raise ValueError("train must name at least one file, got an empty sequence")
+    sources: dict[Split, Files] = {"train": Files(parts, encoding)}
+    if valid is not None:
+        sources["valid"] = Files((Path(valid),), encoding)
+    if test is not None:
+        sources["test"] = Files((Path(test),), encoding)
     for source in sources.values():
         _check_begins(source)
-    return Corpus(name or _plain_name(Path(train)), sources, splitting)
+    return Corpus(name or _plain_name(parts[0]), sources, splitting)
 
 
 def corpus_in_folder(
@@ -155,7 +162,8 @@ def _cut(num_lines: int, valid: float, test: float, name: str) -> dict[Split, tu
     if num_train < 1:
         raise ValueError(
             f"{name} has {num_lines} lines with words, {num_valid} would go to valid and {num_test} to test, which "
-            "leaves none for train; give smaller shares, 0 for no such split, or a longer text"
+            "leaves none for train; give a longer text, or a folder that holds it as train.txt; in Python, shares of "
+            "0 leave valid and test out"
         )
     edges: dict[Split, tuple[int, int]] = {"train": (0, num_train)}
     edges["valid"] = (num_train, num_train + num_valid)

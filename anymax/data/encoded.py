@@ -6,7 +6,6 @@ import hashlib
 import json
 import mmap
 import os
-import re
 import sys
 from array import array
 from collections.abc import Callable
@@ -17,15 +16,16 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
+from anymax.data.cache import default_cache, digest, plain_name
 from anymax.data.corpus import Corpus, Split
 from anymax.data.lexicon import Lexicon
+from anymax.data.units import Units
 from anymax.data.writing import replacing
 
-FORMAT = 1
 # Room for the description before the ids; keeps them aligned.
 HEAD_BYTES = 4096
 # How many ids are held before they are written.
-HELD_TOKENS = 1 << 18
+HELD_TOKENS = 1 << 16
 TYPES = {"uint16": torch.uint16, "int32": torch.int32}
 TYPE_CODES = {"uint16": "H", "int32": "i"}
 
@@ -40,7 +40,7 @@ class Encoded:
         path: the file it lies in.
         num_tokens: how many ids, one "<eos>" per line included.
         num_lines: how many lines.
-        num_unknown: how many ids are that of "<unk>", whether the text says so or the lexicon lacks the word.
+        num_unknown: how many ids are that of "<unk>", whether the text says so or the word is not known.
         dtype: "uint16" where the lexicon fits into it, else "int32".
         lexicon_hash: of the lexicon it was encoded with.
         tokens_hash: the sha256 of the ids, which tells whether two machines hold the same text.
@@ -70,33 +70,32 @@ class Encoded:
 def encode(
     corpus: Corpus,
     split: Split,
-    lexicon: Lexicon,
+    units: Lexicon | Units,
     *,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Encoded:
     """A split of a corpus as ids, from the cache where it was encoded before.
 
-    It is encoded again when the lexicon or the way to split lines is another, or when a file's size or time of change
+    It is encoded again when the units or the way to split lines are others, or when a file's size or time of change
     differs. The text is never held whole, only a line and some ids.
 
     Args:
+        units: a lexicon of words, or what else the ids stand for.
         cache: the folder for encoded files; by default `default_cache()`.
         progress: called now and then with the lines and tokens encoded so far, and once at the end.
     """
+    units = units if isinstance(units, Units) else Units(units, units)
     source = corpus.source(split)
-    what = "\0".join([str(FORMAT), sys.byteorder, source.place(), corpus.splitting, lexicon.hash])
-    # A name may hold marks that file names may not.
-    plain = re.sub(r"[^\w.-]", "_", corpus.name)
-    name = f"{plain}-{split}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.tokens"
-    path = Path(default_cache() if cache is None else cache) / name
+    what = digest(sys.byteorder, source.place(), corpus.splitting, units.hash)
+    path = Path(default_cache() if cache is None else cache) / f"{plain_name(corpus.name)}-{split}-{what}.tokens"
     fingerprint = source.fingerprint()
     found = _read(path, fingerprint)
     if found is not None:
         return found
     with replacing(path) as file:
         file.write(bytes(HEAD_BYTES))
-        encoded = _write_tokens(file, path, corpus, split, lexicon, progress or _silent)
+        encoded = _write_tokens(file, path, corpus, split, units, progress or silent)
         if source.fingerprint() != fingerprint:
             raise RuntimeError(f"the text of {corpus.name} {split} was changed while it was read; encode it again")
         file.seek(0)
@@ -104,47 +103,42 @@ def encode(
     return encoded
 
 
-def default_cache() -> Path:
-    """The folder for encoded files: the environment variable ANYMAX_CACHE, else `anymax` in the user's cache folder."""
-    if chosen := os.environ.get("ANYMAX_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anymax"
-
-
 def _write_tokens(
-    file: BinaryIO, path: Path, corpus: Corpus, split: Split, lexicon: Lexicon, progress: Progress
+    file: BinaryIO, path: Path, corpus: Corpus, split: Split, units: Units, progress: Progress
 ) -> Encoded:
+    lexicon = units.lexicon
     dtype = "uint16" if len(lexicon) <= 1 << 16 else "int32"
-    held, digest = array(TYPE_CODES[dtype]), hashlib.sha256()
+    held: list[int] = []
+    hashed = hashlib.sha256()
     num_tokens = num_lines = num_unknown = 0
-    eos, unk = lexicon.eos, lexicon.unk
+    eos, unk, ids_of = lexicon.eos, lexicon.unk, units.encode
 
     def flush() -> None:
-        nonlocal num_tokens
-        file.write(held)
-        digest.update(held)
+        nonlocal num_tokens, num_unknown
+        ids = array(TYPE_CODES[dtype], held)
+        file.write(ids)
+        hashed.update(ids)
         num_tokens += len(held)
-        del held[:]
+        num_unknown += held.count(unk)
+        held.clear()
         progress(num_lines, num_tokens)
 
     for words in corpus.sentences(split):
-        ids = lexicon.encode(words)
-        num_unknown += ids.count(unk)
-        num_lines += 1
-        held.extend(ids)
+        held += ids_of(words)
         held.append(eos)
+        num_lines += 1
         if len(held) >= HELD_TOKENS:
             flush()
     flush()
-    return Encoded(path, num_tokens, num_lines, num_unknown, dtype, lexicon.hash, digest.hexdigest())
+    return Encoded(path, num_tokens, num_lines, num_unknown, dtype, lexicon.hash, hashed.hexdigest())
 
 
-def _silent(num_lines: int, num_tokens: int) -> None:
+def silent(num_lines: int, num_tokens: int) -> None:
     """Nobody asked for progress."""
 
 
 def _head(encoded: Encoded, fingerprint: str) -> bytes:
-    fields = {**asdict(encoded), "path": None, "source": _digest(fingerprint)}
+    fields = {**asdict(encoded), "path": None, "source": digest(fingerprint)}
     head = json.dumps(fields).encode()
     assert len(head) <= HEAD_BYTES
     return head.ljust(HEAD_BYTES, b"\n")
@@ -159,12 +153,8 @@ def _read(path: Path, fingerprint: str) -> Encoded | None:
             fields = json.loads(file.read(HEAD_BYTES))
         except ValueError:
             return None
-    if fields.pop("source") != _digest(fingerprint):
+    if fields.pop("source") != digest(fingerprint):
         return None
     encoded = Encoded(**{**fields, "path": path})
     whole = HEAD_BYTES + encoded.num_tokens * TYPES[encoded.dtype].itemsize
     return encoded if path.stat().st_size == whole else None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -84,6 +84,7 @@ class Lexicon:
         max_size: int | None = None,
         pad_to_multiple: int = 1,
         specials: Sequence[str] = (EOS, UNK),
+        keep: Iterable[str] = (),
     ) -> Lexicon:
         """The lexicon of counted words.
 
@@ -95,6 +96,7 @@ class Lexicon:
             max_size: the most words, special ones included; the rarest are left out. More than there are is fine.
             pad_to_multiple: add made-up words of count 0 until the size is a multiple of this.
             specials: the special words in order. Those that occur in the text keep their count, others have 0.
+            keep: words to have however rare they are, with count 0 where they do not occur.
         """
         _check_least("min_count", min_count, 1)
         _check_least("pad_to_multiple", pad_to_multiple, 1)
@@ -102,11 +104,14 @@ class Lexicon:
         _check_specials(specials)
         if max_size is not None:
             _check_least("max_size", max_size, len(specials))
+        wanted = dict.fromkeys(keep, 0)
+        counts = {**wanted, **counts} if wanted else counts
         ordinary = [(word, count) for word, count in counts.items() if word not in specials]
         for word, _ in ordinary:
             _check_word(word)
         kept = sorted(
-            ((word, count) for word, count in ordinary if count >= min_count), key=lambda item: (-item[1], item[0])
+            ((word, count) for word, count in ordinary if count >= min_count or word in wanted),
+            key=lambda item: (-item[1], item[0]),
         )
         kept = kept if max_size is None else kept[: max_size - len(specials)]
         special_counts = {word: counts.get(word, 0) for word in specials}
@@ -163,8 +168,7 @@ class Lexicon:
 
     def encode(self, words: Iterable[str]) -> list[int]:
         """The id of each word; unknown words get the id of "<unk>"."""
-        id_of, unk = self._id_of, self.unk
-        return [id_of.get(word, unk) for word in words]
+        return list(map(self._id_of.__getitem__, words))
 
     def decode(self, ids: Iterable[int] | Ids) -> list[str]:
         """The word of each id, from a list or a tensor of one dimension."""
@@ -185,11 +189,18 @@ class Lexicon:
 
     @cached_property
     def _id_of(self) -> dict[str, int]:
-        return {word: id for id, word in enumerate(self.words)}
+        return _Ids(zip(self.words, range(len(self)), strict=True))
 
     @property
     def _body(self) -> str:
         return "".join(f"{word}\t{count}\n" for word, count in zip(self.words, self.counts, strict=True))
+
+
+class _Ids(dict[str, int]):
+    """Ids by word. Asked for an unknown word it gives the id of "<unk>", which is quicker than `get` with a default."""
+
+    def __missing__(self, word: str) -> int:
+        return self[UNK]
 
 
 def _state(num_specials: int, num_words: int, body: str) -> str:

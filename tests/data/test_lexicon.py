@@ -59,6 +59,14 @@ def test_other_specials_keep_their_order_and_those_not_seen_have_count_zero():
     assert (lexicon.eos, lexicon.unk, len(lexicon)) == (2, 3, 16)
 
 
+def test_words_to_keep_are_there_however_rare():
+    lexicon = Lexicon.from_words(TEXT)
+    counts = dict(zip(lexicon.words, lexicon.counts, strict=True))
+    kept = Lexicon.from_counts(counts, min_count=2, keep=["d", "never", "<eos>"], pad_to_multiple=4)
+    assert kept.words == ("<eos>", "<unk>", "a", "b", "e", "d", "never", "<made-up-0>")
+    assert kept.counts == (3, 2, 3, 2, 2, 1, 0, 0)
+
+
 def test_known_words_come_back_and_others_become_unknown():
     lexicon = Lexicon.from_words(TEXT)
     assert lexicon.decode(lexicon.encode(TEXT)) == TEXT
