@@ -8,14 +8,52 @@ from typing import TYPE_CHECKING
 from anymax import lazy
 
 if TYPE_CHECKING:
+    from anymax.models.building import build_language_model as build_language_model
     from anymax.models.generation import generate as generate
+    from anymax.models.language_model import LanguageModel as LanguageModel
+    from anymax.models.language_model import fsdp_groups as fsdp_groups
+    from anymax.models.language_model import learned_alphas as learned_alphas
+    from anymax.models.language_model_config import EntmaxAttention as EntmaxAttention
+    from anymax.models.language_model_config import LanguageModelConfig as LanguageModelConfig
+    from anymax.models.language_model_config import LearnedEntmaxAttention as LearnedEntmaxAttention
+    from anymax.models.language_model_config import SoftmaxAttention as SoftmaxAttention
+    from anymax.models.language_model_config import Tie as Tie
+    from anymax.models.layer_config import Adaptive as Adaptive
+    from anymax.models.layer_config import AdaptiveSoftmax as AdaptiveSoftmax
+    from anymax.models.layer_config import Characters as Characters
+    from anymax.models.layer_config import Fixed as Fixed
+    from anymax.models.layer_config import Full as Full
+    from anymax.models.layer_config import Mixture as Mixture
+    from anymax.models.layer_config import Sparse as Sparse
+    from anymax.models.lstm_config import LSTMConfig as LSTMConfig
+    from anymax.models.lstm_lm import LSTMLM as LSTMLM
+    from anymax.models.lstm_lm import RecurrentState as RecurrentState
     from anymax.models.transformer_config import TransformerConfig as TransformerConfig
     from anymax.models.transformer_lm import TransformerLM as TransformerLM
 
 _HOME_OF = {
+    "LSTMLM": "lstm_lm",
+    "Adaptive": "layer_config",
+    "AdaptiveSoftmax": "layer_config",
+    "Characters": "layer_config",
+    "EntmaxAttention": "language_model_config",
+    "Fixed": "layer_config",
+    "Full": "layer_config",
+    "LSTMConfig": "lstm_config",
+    "LanguageModel": "language_model",
+    "LanguageModelConfig": "language_model_config",
+    "LearnedEntmaxAttention": "language_model_config",
+    "Mixture": "layer_config",
+    "RecurrentState": "lstm_lm",
+    "SoftmaxAttention": "language_model_config",
+    "Sparse": "layer_config",
+    "Tie": "language_model_config",
     "TransformerConfig": "transformer_config",
     "TransformerLM": "transformer_lm",
+    "build_language_model": "building",
+    "fsdp_groups": "language_model",
     "generate": "generation",
+    "learned_alphas": "language_model",
 }
 
 __all__ = [*_HOME_OF]

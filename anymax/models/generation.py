@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from anymax.models.transformer_lm import TransformerLM
+from anymax.models.language_model import LanguageModel
 from anymax.vocabulary import OutputLayer
 
 
 @torch.no_grad()
 def generate(
-    model: TransformerLM,
+    model: LanguageModel,
     prompt_ids: Tensor,
     *,
     num_tokens: int,

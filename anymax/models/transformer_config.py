@@ -1,7 +1,7 @@
 """The shape of a Transformer language model, as plain data that imports no torch."""
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Literal, get_args
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import ClassVar, Literal, Self, get_args
 
 Positions = Literal["sinusoidal", "rotary", "none"]
 Norm = Literal["layer", "rms"]
@@ -25,6 +25,8 @@ class TransformerConfig:
         norm: "layer", with weight and bias, or "rms", with a weight.
         activation: "relu", or "swiglu", whose gate is a third matrix of ffn_dim x model_dim.
     """
+
+    carries_state: ClassVar[bool] = False
 
     model_dim: int
     num_layers: int
@@ -50,6 +52,20 @@ class TransformerConfig:
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
         self._check_widths()
+
+    @property
+    def input_dim(self) -> int:
+        """How wide the vectors are that the input layer gives."""
+        return self.model_dim
+
+    @property
+    def output_dim(self) -> int:
+        """How wide the vectors are that the output layer reads."""
+        return self.model_dim
+
+    def toy(self) -> Self:
+        """The same model at a size for tests."""
+        return replace(self, model_dim=16, num_layers=min(self.num_layers, 2), num_heads=2, ffn_dim=32)
 
     def _check_widths(self) -> None:
         if self.model_dim % self.num_heads:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from anymax.attention import KeyValueCache, MultiHeadAttention, sinusoids
 from anymax.attention.multi_head import Mapping
+from anymax.models.language_model import LanguageModel, check_ids, check_output, check_vectors
 from anymax.models.transformer_config import TransformerConfig
 from anymax.vocabulary import OutputLayer
 
 
-class TransformerLM(nn.Module):
+class TransformerLM(LanguageModel):
     """Words in, the loss of the words that follow out.
 
     Vectors of the input are scaled by the root of their dimension and told their positions; then come blocks of
@@ -32,6 +33,8 @@ class TransformerLM(nn.Module):
     Baevski and Auli 2019.
     """
 
+    carries_state = False
+
     def __init__(
         self,
         input: nn.Module,
@@ -41,11 +44,7 @@ class TransformerLM(nn.Module):
         mapping: Callable[[], Mapping] | None = None,
     ) -> None:
         super().__init__()
-        if output.model_dim != config.model_dim:
-            raise ValueError(
-                f"output must have the model_dim of the config, {config.model_dim}, got {output.model_dim}; "
-                "build both with one number"
-            )
+        check_output(output, "model_dim", config.model_dim)
         if isinstance(mapping, nn.Module):
             raise TypeError(
                 f"mapping must be a function that makes one for every block, got the Module {type(mapping).__name__}; "
@@ -59,14 +58,6 @@ class TransformerLM(nn.Module):
         self.final_norm = _norm(config) if config.final_norm else None
         self.output = output
 
-    def forward(self, ids: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        """The loss of predicting `target`, the words that follow `ids`, both (batch, positions).
-
-        Args:
-            reduction: "mean", "sum" or "none", as the output layer has them.
-        """
-        return self.output(self.hidden(ids), target, reduction)
-
     def hidden(self, ids: Tensor, cache: Sequence[KeyValueCache] | None = None) -> Tensor:
         """The vectors that the output layer reads, (batch, positions, model_dim).
 
@@ -74,8 +65,7 @@ class TransformerLM(nn.Module):
             ids: (batch, positions).
             cache: of `new_cache`, with the positions before these; these are added to it.
         """
-        if ids.dim() != 2 or ids.shape[1] == 0:
-            raise ValueError(f"ids must be (batch, positions) with at least one position, got {tuple(ids.shape)}")
+        check_ids(ids)
         caches = self._caches(cache)
         start = 0 if caches[0] is None else caches[0].length
         hidden_BND = F.dropout(self._embed(ids, start), self.config.dropout, self.training)
@@ -86,6 +76,9 @@ class TransformerLM(nn.Module):
     def new_cache(self, max_length: int) -> list[KeyValueCache]:
         """An empty cache for every block, with room for `max_length` positions."""
         return [KeyValueCache(max_length) for _ in self.blocks]
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.blocks)
 
     def _caches(self, cache: Sequence[KeyValueCache] | None) -> Sequence[KeyValueCache | None]:
         if cache is None:
@@ -100,11 +93,7 @@ class TransformerLM(nn.Module):
     def _embed(self, ids: Tensor, start: int) -> Tensor:
         vectors_BND = self.input(ids)
         model_dim = self.config.model_dim
-        if vectors_BND.shape[-1] != model_dim:
-            raise ValueError(
-                f"input must give vectors of the config's model_dim, {model_dim}, got {vectors_BND.shape[-1]}; "
-                "build both with one number"
-            )
+        check_vectors(vectors_BND, "model_dim", model_dim)
         # The vectors that blocks add to stay in the parameters' type under autocast too.
         dtype = next(self.blocks.parameters()).dtype
         vectors_BND = math.sqrt(model_dim) * vectors_BND.to(dtype)

@@ -192,6 +192,16 @@ def test_decoding_step_by_step_gives_what_all_words_at_once_give(mapping: str, v
         torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_loss_goes_on_from_the_words_in_a_cache() -> None:
+    model, ids, target = build(), words(2, 7), words(2, 7)
+    assert not model.carries_state
+    cache = model.new_cache(7)
+    parts = zip(ids.split((4, 3), 1), target.split((4, 3), 1), strict=True)
+    losses = [model(part, wanted, "none", cache) for part, wanted in parts]
+    torch.testing.assert_close(torch.cat(losses, 1), model(ids, target, "none"), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_acts_in_training_alone(rate: str) -> None:
     model, ids = build(**{rate: 0.5}), words(2, 6)

@@ -1,0 +1,92 @@
+"""What every language model promises: words in, the loss of the words that follow out, a cache to go on from."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from anymax.mappings import LearnedEntmax
+from anymax.vocabulary import OutputLayer
+
+
+class LanguageModel(nn.Module, ABC):
+    """A model that reads words and predicts each next one.
+
+    What a call read can be kept in a cache of `new_cache`, which the call changes: the next call with it goes on from
+    there. Of which type it is, only the model needs to know.
+    """
+
+    # Whether training goes on in a batch from where the batch before ended, by a cache that is handed on.
+    carries_state: ClassVar[bool]
+    input: nn.Module
+    output: OutputLayer
+
+    def forward(self, ids: Tensor, target: Tensor, reduction: str = "mean", cache: Any = None) -> Tensor:
+        """The loss of predicting `target`, the words that follow `ids`, both (batch, positions).
+
+        Args:
+            reduction: "mean", "sum" or "none", as the output layer has them.
+            cache: of `new_cache`, with what stands before `ids`, which are added to it.
+        """
+        return self.output(self.hidden(ids, cache), target, reduction)
+
+    @abstractmethod
+    def hidden(self, ids: Tensor, cache: Any = None) -> Tensor:
+        """The vectors that the output layer reads, (batch, positions, its model_dim); arguments as in `forward`."""
+
+    @abstractmethod
+    def new_cache(self, max_length: int) -> Any:
+        """An empty cache, with room for `max_length` positions where it needs room."""
+
+    @abstractmethod
+    def layers(self) -> list[nn.Module]:
+        """The modules between input and output that are worth sharding one by one."""
+
+
+def fsdp_groups(model: LanguageModel) -> list[list[nn.Module]]:
+    """The modules that FSDP2 shards, in the order they run: each by itself, but input and output together if tied."""
+    of_input = {id(parameter) for parameter in model.input.parameters()}
+    is_tied = any(id(parameter) in of_input for parameter in model.output.parameters())
+    layers = [[layer] for layer in model.layers()]
+    return [[model.input, model.output], *layers] if is_tied else [[model.input], *layers, [model.output]]
+
+
+def learned_alphas(model: LanguageModel) -> dict[str, float]:
+    """The alpha of every head that learns one, as "alpha/layer_0/head_3"; empty where none does.
+
+    Where a model is sharded, all ranks must call it together.
+    """
+    alphas: dict[str, float] = {}
+    for i, layer in enumerate(model.layers()):
+        for module in layer.modules():
+            if isinstance(module, LearnedEntmax):
+                heads = _whole(module.alpha.detach()).flatten().tolist()
+                alphas |= {f"alpha/layer_{i}/head_{j}": alpha for j, alpha in enumerate(heads)}
+    return alphas
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    # Slow to import, and of no use where nothing is sharded.
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def check_ids(ids: Tensor) -> None:
+    if ids.dim() != 2 or ids.shape[1] == 0:
+        raise ValueError(f"ids must be (batch, positions) with at least one position, got {tuple(ids.shape)}")
+
+
+def check_output(output: OutputLayer, name: str, width: int) -> None:
+    if output.model_dim != width:
+        raise ValueError(
+            f"output must have the {name} of the config, {width}, got {output.model_dim}; build both with one number"
+        )
+
+
+def check_vectors(vectors: Tensor, name: str, width: int) -> None:
+    if vectors.shape[-1] != width:
+        raise ValueError(
+            f"input must give vectors of the config's {name}, {width}, got {vectors.shape[-1]}; "
+            "build both with one number"
+        )

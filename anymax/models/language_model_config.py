@@ -1,0 +1,162 @@
+"""What a language model is made of, as plain data that imports no torch: input, output, body, tying, mapping."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from anymax.models.layer_config import (
+    Adaptive,
+    AdaptiveSoftmax,
+    Characters,
+    Fixed,
+    Full,
+    Input,
+    Mixture,
+    Output,
+    Sparse,
+)
+from anymax.models.lstm_config import LSTMConfig
+from anymax.models.transformer_config import TransformerConfig
+
+# All that a config is made of is at hand here.
+__all__ = [
+    "Adaptive",
+    "AdaptiveSoftmax",
+    "Characters",
+    "EntmaxAttention",
+    "Fixed",
+    "Full",
+    "LSTMConfig",
+    "LanguageModelConfig",
+    "LearnedEntmaxAttention",
+    "Mixture",
+    "SoftmaxAttention",
+    "Sparse",
+    "Tie",
+    "TransformerConfig",
+]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """What the output shares with the input.
+
+    Args:
+        tables: the vectors of words.
+        projections: the projections between tables and model; of adaptive layers, those of the tails.
+        head: the projection of an adaptive head, which the output must have.
+    """
+
+    tables: bool = True
+    projections: bool = False
+    head: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.tables or self.projections or self.head):
+            raise ValueError("tie must share something, got tables, projections and head all False; use no tie instead")
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention:
+    """Softmax decides where heads look."""
+
+
+@dataclass(frozen=True)
+class EntmaxAttention:
+    """Entmax decides where heads look, with one alpha for all.
+
+    Args:
+        alpha: at least 1; 1 is softmax, 2 is sparsemax.
+    """
+
+    alpha: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not self.alpha >= 1:
+            raise ValueError(f"alpha must be at least 1, got {self.alpha}; 1 is softmax, 2 is sparsemax")
+
+
+@dataclass(frozen=True)
+class LearnedEntmaxAttention:
+    """Entmax decides where heads look, and every head of every block learns its alpha between 1 and 2.
+
+    Args:
+        initial: the alpha that all start from; by default each starts from its own, drawn at random.
+    """
+
+    initial: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.initial is not None and not 1 < self.initial < 2:
+            raise ValueError(f"initial must lie strictly between 1 and 2, got {self.initial}")
+
+
+Body = TransformerConfig | LSTMConfig
+AttentionMapping = SoftmaxAttention | EntmaxAttention | LearnedEntmaxAttention
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """A language model: words in, the next word out.
+
+    Args:
+        input: from words to vectors.
+        output: from vectors to a choice among words.
+        body: what stands between.
+        tie: what input and output share; None for nothing.
+        mapping: what attention turns scores into probabilities with.
+    """
+
+    input: Input
+    output: Output
+    body: Body
+    tie: Tie | None = None
+    mapping: AttentionMapping = field(default_factory=SoftmaxAttention)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.body, LSTMConfig) and not isinstance(self.mapping, SoftmaxAttention):
+            raise ValueError(
+                f"mapping must stay SoftmaxAttention() for an LSTM, which has no attention, got {self.mapping}; "
+                "leave it out or take a Transformer"
+            )
+        if self.tie is not None:
+            _check_tie(self.input, self.output, self.tie)
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether the model goes on in a batch from where the batch before ended."""
+        return self.body.carries_state
+
+    def toy(self, vocabulary_size: int) -> Self:
+        """The same model at a size for tests: its layers, bands and ties, tiny, for a few hundred words."""
+        return replace(
+            self,
+            input=self.input.toy(self.body.input_dim, vocabulary_size),
+            output=self.output.toy(self.body.output_dim, vocabulary_size),
+            body=self.body.toy(),
+        )
+
+
+def _check_tie(input: Input, output: Output, tie: Tie) -> None:
+    if isinstance(input, Adaptive) and isinstance(output, AdaptiveSoftmax):
+        _check_same_bands(input, output)
+        if tie.head and output.head_projection is False:
+            raise ValueError("tie.head must be False for an output with head_projection=False, got True")
+        return
+    if isinstance(input, Fixed) and not isinstance(output, AdaptiveSoftmax):
+        if tie.head:
+            raise ValueError(f"tie.head must be False for {type(output).__name__}, which has no head, got True")
+        return
+    raise ValueError(
+        "tie must join Adaptive with AdaptiveSoftmax, or Fixed with another output, got "
+        f"{type(input).__name__} with {type(output).__name__}; leave tie out"
+    )
+
+
+def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
+    for name in ("cutoffs", "shares", "factor"):
+        ours, theirs = getattr(input, name), getattr(output, name)
+        if ours != theirs:
+            raise ValueError(
+                f"input and output must have the same {name} to be tied, got {ours} and {theirs}; "
+                "give both the same, or leave tie out"
+            )

@@ -1,0 +1,198 @@
+"""Input and output layers of a language model, as plain data that imports no torch.
+
+How many words there are is not part of it: that comes from the lexicon the model is built for.
+"""
+
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Self, TypeVar
+
+# How wide tables narrower than the model are at toy size; the model is 16 wide.
+TOY_DIM = 8
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """One table of vectors for all words.
+
+    Args:
+        dim: how wide the table is; by default as the model, else a projection follows.
+    """
+
+    dim: int | None = None
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, in a model that was `model_dim` wide."""
+        return replace(self, dim=_toy_dim(self.dim, model_dim))
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Tables of frequent words in wide vectors and of rare ones in narrow vectors, all projected to the model's width.
+
+    Args:
+        cutoffs: the first word of each band after the head. Papers often print the sizes of bands instead.
+        dim: how wide the head is, by default as the model; band i has dim // factor**i.
+        factor: by how much each band is narrower than the one before.
+        shares: instead of cutoffs: where each band after the head begins, as a share of the words there are.
+    """
+
+    cutoffs: tuple[int, ...] = ()
+    _: KW_ONLY
+    dim: int | None = None
+    factor: int = 4
+    shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_bands(self.cutoffs, self.shares)
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, with as many bands of fewer words."""
+        return _toy_bands(self, model_dim, vocabulary_size)
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Vectors of words from the bytes of their spelling; the defaults are those of Baevski and Auli 2019.
+
+    Args:
+        char_dim: how wide the vector of a byte is.
+        filters: pairs of a width in bytes and how many filters have it.
+        num_highways: how many highway layers follow.
+        max_bytes: longer words are cut here.
+    """
+
+    char_dim: int = 128
+    filters: tuple[tuple[int, int], ...] = ((1, 128), (2, 256), (3, 384), (4, 512), (5, 512), (6, 512), (7, 512))
+    num_highways: int = 1
+    max_bytes: int = 50
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, with as many widths of few filters."""
+        return replace(self, char_dim=4, filters=tuple((width, 4) for width, _ in self.filters))
+
+
+@dataclass(frozen=True)
+class Full:
+    """A softmax over all words.
+
+    Args:
+        dim: how wide the table is; by default as the model, else a projection stands before it.
+        bias: whether every word has a number added to its score.
+        label_smoothing: how much of the target the loss spreads over all words.
+    """
+
+    dim: int | None = None
+    _: KW_ONLY
+    bias: bool = False
+    label_smoothing: float = 0.0
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, in a model that was `model_dim` wide."""
+        return replace(self, dim=_toy_dim(self.dim, model_dim))
+
+
+@dataclass(frozen=True)
+class AdaptiveSoftmax:
+    """A softmax over the frequent words and one cluster per tail, then over the words of a tail.
+
+    Args:
+        cutoffs: the first word of each band after the head, which for tying must be those of the input.
+        dim: how wide the head is, by default as the model; band i has dim // factor**i.
+        factor: by how much each band is narrower than the one before.
+        shares: instead of cutoffs: where each band after the head begins, as a share of the words there are.
+        tail_dropout: the rate for vectors projected to a tail.
+        softmax_input_dropout: the rate for vectors before head and tails, as fairseq has it.
+        head_projection: whether a projection stands before the words of the head; by default where widths differ.
+    """
+
+    cutoffs: tuple[int, ...] = ()
+    _: KW_ONLY
+    dim: int | None = None
+    factor: int = 4
+    shares: tuple[float, ...] = ()
+    tail_dropout: float = 0.0
+    softmax_input_dropout: float = 0.0
+    head_projection: bool | None = None
+
+    def __post_init__(self) -> None:
+        _check_bands(self.cutoffs, self.shares)
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, with as many bands of fewer words."""
+        return _toy_bands(self, model_dim, vocabulary_size)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of softmaxes over all words.
+
+    Args:
+        num_experts: how many are mixed.
+        dim: how wide the table is, by default as the model.
+        bias: whether every word has a number added to its score.
+        latent_dropout: the rate for the vectors of the experts.
+    """
+
+    num_experts: int
+    _: KW_ONLY
+    dim: int | None = None
+    bias: bool = True
+    latent_dropout: float = 0.0
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, in a model that was `model_dim` wide."""
+        return replace(self, dim=_toy_dim(self.dim, model_dim), num_experts=min(self.num_experts, 3))
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Entmax over all words, trained with its own loss: most words get probability zero, and there is no perplexity.
+
+    Args:
+        alpha: at least 1; 1 is softmax, 2 is sparsemax.
+        learn_alpha: learn it, from this start strictly between 1 and 2.
+        dim: how wide the table is; by default as the model, else a projection stands before it.
+        bias: whether every word has a number added to its score.
+        label_smoothing: how much of the target the loss spreads over all words.
+    """
+
+    alpha: float = 1.5
+    _: KW_ONLY
+    learn_alpha: bool = False
+    dim: int | None = None
+    bias: bool = False
+    label_smoothing: float = 0.0
+
+    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+        """The same at a size for tests, in a model that was `model_dim` wide."""
+        return replace(self, dim=_toy_dim(self.dim, model_dim))
+
+
+Input = Fixed | Adaptive | Characters
+Output = Full | AdaptiveSoftmax | Mixture | Sparse
+Banded = TypeVar("Banded", bound=Adaptive | AdaptiveSoftmax)
+
+
+def _check_bands(cutoffs: tuple[int, ...], shares: tuple[float, ...]) -> None:
+    if bool(cutoffs) == bool(shares):
+        raise ValueError(
+            f"cutoffs or shares must be given, and not both, got cutoffs {cutoffs} and shares {shares}; shares suit "
+            "lexicons of any size"
+        )
+    if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+        raise ValueError(f"shares must rise and lie between 0 and 1, got {shares}")
+
+
+def _toy_bands(layer: Banded, model_dim: int, vocabulary_size: int) -> Banded:
+    num_cutoffs = len(layer.cutoffs) or len(layer.shares)
+    if vocabulary_size < 2**num_cutoffs:
+        raise ValueError(
+            f"vocabulary_size must be at least {2**num_cutoffs} for {num_cutoffs} cutoffs, got {vocabulary_size}"
+        )
+    cutoffs = tuple(vocabulary_size // 2 ** (num_cutoffs - i) for i in range(num_cutoffs))
+    # A toy is too narrow for four bands that each have a quarter of the width before.
+    return replace(layer, cutoffs=cutoffs, shares=(), dim=_toy_dim(layer.dim, model_dim), factor=min(layer.factor, 2))
+
+
+def _toy_dim(dim: int | None, model_dim: int) -> int | None:
+    return None if dim is None or dim == model_dim else TOY_DIM
