@@ -1,0 +1,87 @@
+"""The folder of a run: its config, its summary, and whether it can be written to. Imports no torch."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from anymax.data.writing import replacing
+from anymax.training.config import RunConfig
+from anymax.training.plain import as_plain, from_plain
+
+CONFIG = "config.json"
+SUMMARY = "summary.json"
+CHECKPOINTS = "checkpoints"
+
+
+def read_config(folder: str | os.PathLike[str]) -> RunConfig:
+    """The config of a run."""
+    return from_plain(RunConfig, read_plain_config(folder))
+
+
+def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The config of a run as the plain values of its file."""
+    file = Path(folder) / CONFIG
+    if not file.exists():
+        raise ValueError(f"folder must hold a run, but {file} is missing; name the folder that `anymax train` made")
+    try:
+        values: dict[str, Any] = json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}; bring back the config the run was started with") from None
+    return values
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    write_json(folder / CONFIG, as_plain(config))
+
+
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
+    """Write values so that the file is there whole or not at all."""
+    with replacing(file) as opened:
+        opened.write((json.dumps(values, indent=2) + "\n").encode())
+
+
+def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """What differs between two configs as plain values, as "steps 100 -> 200"."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name in {**before, **after}:
+            yield from changes(before.get(name), after.get(name), f"{place}.{name}" if place else name)
+    elif before != after:
+        yield f"{place} {json.dumps(before)} -> {json.dumps(after)}"
+
+
+def check_new(folder: Path) -> None:
+    """Refuse to train anew where a run, or anything else, lies."""
+    if (folder / CONFIG).exists():
+        raise ValueError(
+            f"folder must be new, but {folder} holds a run; go on with it by `anymax resume {folder}`, or name another"
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder where it is missing, and refuse one that nothing can be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"folder must be writable, but {folder} is not: {error.strerror}; name another") from None
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Refuse to begin what the disk has no room for."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"the disk of {folder} must have room for {_size(needed)} of checkpoints, but {_size(free)} are free; "
+            "make room, lower keep, or name another folder"
+        )
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"

@@ -1,0 +1,191 @@
+"""Language modelling as a task: text to batches, the loss of the words that follow, and perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, assert_never
+
+import torch
+from torch import Tensor, nn
+
+from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
+from anymax.data.batches import IGNORE_INDEX, Batch, Batches
+from anymax.data.corpus import Split
+from anymax.data.units import Units
+from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
+from anymax.models import LSTMLM, LanguageModel, RecurrentState, build_language_model
+from anymax.models.language_model import fsdp_groups, learned_alphas
+from anymax.training.checkpoints import Checkpoints, Which
+from anymax.training.folder import CHECKPOINTS, read_config
+from anymax.training.language_modeling_config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
+from anymax.training.ranks import Ranks
+from anymax.training.task import Announce, Step, Task
+from anymax.training.tensors import load_model
+
+
+def build(
+    config: LanguageModeling, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
+) -> LanguageModelingTask:
+    """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
+    with ranks.first_alone():
+        if Prepared.saved_units(folder) is None:
+            prepared = prepare(config.data, progress=announce)
+        else:
+            prepared = reopen(config.data, folder, progress=announce)
+    prepared.split("valid")
+    model = build_language_model(config.model, prepared.lexicon)
+    return LanguageModelingTask(config, prepared, model, ranks, seed=seed)
+
+
+class LanguageModelingTask(Task):
+    """Predict every word of a text from those before it.
+
+    Args:
+        prepared: the text as ids, and what the ids stand for.
+        seed: decides the order of the batches.
+    """
+
+    goal = "loss"
+    item = "token"
+
+    def __init__(
+        self, config: LanguageModeling, prepared: Prepared, model: LanguageModel, ranks: Ranks, *, seed: int
+    ) -> None:
+        self.config = config
+        self.prepared = prepared
+        self.model: LanguageModel = model
+        self.ranks = ranks
+        self.seed = seed
+
+    def batches(self, split: Split) -> Batches:
+        tokens, eos = self.prepared.split(split).tokens(), self.prepared.lexicon.eos
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        match self.config.batching:
+            case Blocks(block, batch_size):
+                return BlockBatches(
+                    tokens, block, batch_size, seed=self.seed, eos=eos, rank=rank, world_size=world_size
+                )
+            case Sentences(max_tokens, most):
+                return SentenceBatches(
+                    tokens, max_tokens, seed=self.seed, eos=eos, block=most, rank=rank, world_size=world_size
+                )
+            case Contiguous(batch_size, block):
+                return ContiguousBatches(tokens, batch_size, block, eos=eos, rank=rank, world_size=world_size)
+            case other:
+                assert_never(other)
+
+    def step(self, model: nn.Module, batch: Batch, carry: RecurrentState | None) -> Step:
+        ids, target = (part.to(self.ranks.device, non_blocking=True) for part in (batch.ids, batch.target))
+        loss_sum = model(ids, target, "sum", carry)
+        return Step(loss_sum, int((batch.target != IGNORE_INDEX).sum()), carry)
+
+    def new_carry(self) -> RecurrentState | None:
+        return self.model.new_cache() if isinstance(self.model, LSTMLM) else None
+
+    def carry_state(self, carry: RecurrentState | None) -> dict[str, Tensor]:
+        # Rows come first there, layers here.
+        return {} if carry is None else {name: held.transpose(0, 1).clone() for name, held in carry.tensors().items()}
+
+    def load_carry(self, tensors: dict[str, Tensor]) -> RecurrentState | None:
+        if not isinstance(self.model, LSTMLM):
+            return None
+        return RecurrentState.of_tensors({name: rows.transpose(0, 1).contiguous() for name, rows in tensors.items()})
+
+    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+        return self.perplexity(model, split).metrics()
+
+    def perplexity(
+        self,
+        model: nn.Module,
+        split: Split,
+        *,
+        evaluation: Evaluation | None = None,
+        each: Callable[[Scored], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Perplexity:
+        """The loss per word of a split.
+
+        Args:
+            evaluation: other windows than those of the config.
+            each, progress: called on the way, as in `anymax.evaluation.perplexity`.
+        """
+        how = evaluation or self.config.evaluation
+        units = self.prepared.units
+        return perplexity(
+            model,
+            self.prepared.split(split).tokens(),
+            eos=units.lexicon.eos,
+            block=how.block or self._block(),
+            context=how.context,
+            windows=how.windows,
+            ends_word=None if units.subwords is None else self._ends_word(),
+            unk=units.lexicon.unk,
+            device=self.ranks.device,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            reduce=self._add_up,
+            each=each,
+            progress=progress,
+        )
+
+    def by_frequency(self, split: Split, *, announce: Announce | None = None) -> LossByFrequency:
+        """What adds up the losses of a split by training frequency; its `add` goes to `perplexity` as `each`."""
+        words, pieces = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
+        is_by_pieces = self.prepared.subwords is not None
+        return LossByFrequency(
+            words.tokens(),
+            self.prepared.words.counts,
+            eos=self.prepared.words.eos,
+            pieces=pieces.tokens() if is_by_pieces else None,
+            ends_word=self._ends_word() if is_by_pieces else None,
+        )
+
+    def save(self, folder: Path) -> None:
+        self.prepared.save(folder)
+
+    def identity(self) -> dict[str, str]:
+        return self.prepared.identity()
+
+    def watch(self) -> dict[str, float]:
+        return learned_alphas(self.model)
+
+    def groups(self) -> list[list[nn.Module]]:
+        return fsdp_groups(self.model)
+
+    def _block(self) -> int:
+        """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
+        return self.config.batching.block or SENTENCE_BLOCK
+
+    def _ends_word(self) -> Tensor:
+        return torch.tensor(list(self.prepared.ends_word), dtype=torch.bool)
+
+    def _add_up(self, values: Tensor) -> Tensor:
+        return torch.tensor(self.ranks.sum(values.flatten().tolist()), dtype=values.dtype).view_as(values)
+
+
+# Longer than nearly all sentences.
+SENTENCE_BLOCK = 256
+
+
+class OpenedModel(NamedTuple):
+    """A trained model, and what its ids stand for."""
+
+    model: LanguageModel
+    units: Units
+
+
+def open_model(folder: Path, which: Which = "best") -> OpenedModel:
+    """The language model of a run, to use; the text it was trained on is not needed.
+
+    Args:
+        which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
+    """
+    config = read_config(folder)
+    units = Prepared.saved_units(folder)
+    if units is None:
+        raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")
+    checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
+    model = build_language_model(config.task.model, units.lexicon)
+    load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
+    return OpenedModel(model.eval(), units)

@@ -1,0 +1,280 @@
+"""The training loop: one for every task, from the first step or from a checkpoint, to the same numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from anymax.data.corpus import Split
+from anymax.training.checkpoints import Checkpoint, Checkpoints
+from anymax.training.config import RunConfig
+from anymax.training.folder import CHECKPOINTS
+from anymax.training.metrics import Metrics
+from anymax.training.parallel import accumulating, wrap
+from anymax.training.progress import Evaluated, Progress, Totals
+from anymax.training.ranks import Ranks
+from anymax.training.reporting import EvaluationRecord, Reporter, Silent, Start, TrainRecord
+from anymax.training.saving import Place, Saver
+from anymax.training.signals import StopSignals
+from anymax.training.task import Task
+from anymax.training.tensors import num_parameters
+from anymax.training.updater import Updater
+
+SPLIT: Split = "valid"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        step: steps taken, of `total_steps`.
+        stopped: None where all were; "signal" where it was asked to stop, "diverged" where its numbers became infinite.
+            Either way it was saved and can be resumed.
+        metrics: of the last evaluation; empty where there was none.
+        best_step: the step that was evaluated best.
+    """
+
+    folder: Path
+    step: int
+    total_steps: int
+    stopped: Literal["signal", "diverged"] | None
+    metrics: dict[str, float]
+    best_step: int | None
+
+
+class DivergedError(Exception):
+    """Numbers of the run are infinite or undefined."""
+
+
+class Loop:
+    """A run in memory, which `go` trains to its end.
+
+    Args:
+        task: with the bare model.
+        reporter: told what happens, on the first rank.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, reporter: Reporter) -> None:
+        self.config = config
+        self.folder = folder
+        self.task = task
+        self.ranks = ranks
+        self.reporter = reporter if ranks.is_first else Silent()
+        self.model = wrap(task, ranks, config.parallel, compile=config.compile)
+        self.updater = Updater(task.model, config, ranks)
+        self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep), task, self.updater, ranks)
+        self.batches = task.batches("train")
+        self.total_steps = config.total_steps(len(self.batches))
+        config.schedule.check_fits(self.total_steps)
+        self.progress = Progress()
+        self.carry: Any = None
+        self.metrics: Metrics | None = None
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint instead of from the first step."""
+        self.progress, self.carry = self.saver.restore(checkpoint, self.batches)
+
+    def go(self) -> Outcome:
+        """Take the steps that are left, with the records, evaluations and checkpoints that are due between them."""
+        with StopSignals() as signals, self._recording():
+            self._start()
+            while self.progress.step < self.total_steps:
+                place = Place(self.batches.state_dict(), self.task.carry_state(self.carry))
+                try:
+                    stop = self._step(signals)
+                except DivergedError as error:
+                    return self._give_up(str(error), place)
+                if stop and self.progress.step < self.total_steps:
+                    self.reporter.message(f"stopped and saved at step {self.progress.step} of {self.total_steps}")
+                    return self._outcome("signal")
+            if self.progress.evaluated is None or self.progress.evaluated.step != self.progress.step:
+                self._evaluate()
+                self.ranks.on_first(lambda: self.saver.settle(self.progress.best))
+        return self._outcome(None)
+
+    def _step(self, signals: StopSignals) -> bool:
+        """One step and what is due after it; whether some rank was asked to stop."""
+        began = time.perf_counter()
+        totals, stop = self._accumulate(signals)
+        lr, norm = self._update(totals)
+        totals.seconds = time.perf_counter() - began
+        progress = self.progress
+        progress.step += 1
+        progress.items += totals.count
+        progress.training_seconds += totals.seconds
+        progress.seconds += totals.seconds
+        progress.since_record.add(totals)
+        self.reporter.advanced(progress.step, totals.loss)
+        is_done = progress.step == self.total_steps
+        if is_done or progress.step % self.config.log_every == 0:
+            self._record(lr, norm)
+        every = self.config.evaluate_every
+        is_best = self._evaluate() if is_done or (every and progress.step % every == 0) else False
+        if is_done or is_best or stop or progress.step % self.config.checkpoint_every == 0:
+            self._save()
+        return stop
+
+    def _accumulate(self, signals: StopSignals) -> tuple[Totals, bool]:
+        """Gradients of the batches of a step, their sums over all ranks, and whether some rank was asked to stop."""
+        if self.batches.position == 0:
+            self.carry = self.task.new_carry()
+        number = min(self.config.accumulate, len(self.batches) - self.batches.position)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        count, log = 0, dict[str, float]()
+        for i, batch in enumerate(islice(iter(self.batches), number)):
+            self._seed(self.progress.step, i, self.ranks.rank)
+            with accumulating(self.model, is_last=i == number - 1):
+                with self.updater.computing():
+                    step = self.task.step(self.model, batch, self.carry)
+                self.updater.backward(step.loss_sum)
+            self.carry = step.carry
+            loss_sum += step.loss_sum.detach()
+            count += step.count
+            log = {name: log.get(name, 0.0) + value for name, value in sorted(step.log.items())}
+        asked = signals.received is not None
+        together = self.ranks.sum([float(loss_sum), count, number, asked, *log.values()])
+        totals = Totals(together[0], int(together[1]), int(together[2]), log=dict(zip(log, together[4:], strict=True)))
+        return totals, together[3] > 0
+
+    def _update(self, totals: Totals) -> tuple[float, float]:
+        """Change the parameters; the rate, and the norm of the gradients. Nothing changes in a step without items."""
+        lr = self.config.optimizer.lr * self.config.schedule.factor(self.progress.step, self.total_steps)
+        if not math.isfinite(totals.loss_sum):
+            raise DivergedError(f"the loss became {totals.loss_sum}")
+        norm = 0.0
+        if totals.count:
+            norm = self.updater.finish(totals.count)
+            if not math.isfinite(norm) and not self.updater.scaler.is_enabled():
+                raise DivergedError(f"the norm of the gradients became {norm}")
+            self.updater.step(lr)
+        self.updater.forget()
+        return lr, norm
+
+    def _record(self, lr: float, norm: float) -> None:
+        progress, since = self.progress, self.progress.since_record
+        watch = self.task.watch()
+        record = TrainRecord(
+            step=progress.step,
+            epoch=self.batches.epoch + self.batches.position / len(self.batches),
+            loss=since.loss,
+            lr=lr,
+            gradient_norm=norm,
+            items=progress.items,
+            items_per_second=since.count / since.seconds,
+            seconds=progress.seconds,
+            log={name: value / since.batches for name, value in since.log.items()},
+            watch=watch,
+        )
+        progress.since_record = Totals()
+        if self.metrics is not None:
+            self.metrics.train(record)
+        self.reporter.stepped(record)
+
+    def _evaluate(self) -> bool:
+        """Measure the model; whether it is the best so far. Randomness of training is drawn anew for every batch."""
+        with self._counting():
+            self._seed(self.progress.step, "evaluate")
+            self.task.model.eval()
+            with torch.no_grad():
+                metrics = self.task.evaluate(self.task.model, SPLIT)
+            self.task.model.train()
+        goal, progress = self.task.goal, self.progress
+        if goal not in metrics:
+            raise ValueError(f"goal must be a metric of evaluate, {', '.join(metrics)}, got {goal!r}")
+        progress.evaluated = Evaluated(progress.step, metrics)
+        limit = math.inf if progress.best is None else progress.best.metrics[goal]
+        # An undefined number is never the best. The first rank decides, should others differ in the last digit.
+        (is_best,) = map(bool, self.ranks.sum([self.ranks.is_first and metrics[goal] < limit]))
+        if is_best:
+            progress.best = progress.evaluated
+        record = EvaluationRecord(progress.step, SPLIT, metrics, is_best, progress.seconds)
+        if self.metrics is not None:
+            self.metrics.evaluation(record)
+        self.reporter.evaluated(record)
+        return is_best
+
+    def _save(self, place: Place | None = None) -> None:
+        if not self.saver.is_finite():
+            raise DivergedError("the weights became infinite or undefined")
+        place = place or Place(self.batches.state_dict(), self.task.carry_state(self.carry))
+        with self._counting():
+            if self.metrics is not None:
+                self.metrics.sync()
+            path = self.saver.save(self.progress, place)
+        self.reporter.saved(path)
+
+    def _give_up(self, problem: str, place: Place) -> Outcome:
+        """Save the weights from before a step that failed, and say what to do."""
+        step = self.progress.step
+        try:
+            self._save(place)
+            kept = f"the weights of step {step} are saved"
+        except DivergedError:
+            good = self.saver.checkpoints.steps()
+            kept = f"the last good weights are those of step {good[-1]}" if good else "no weights were saved before"
+        self.reporter.message(
+            f"{problem} after step {step}, and {kept}; lower optimizer.lr, now {self.config.optimizer.lr}, or clip, "
+            f"now {self.config.clip}, and resume"
+        )
+        return self._outcome("diverged")
+
+    def _start(self) -> None:
+        self.model.train()
+        number = len(self.batches)
+        if self.config.accumulate > number:
+            self.reporter.message(f"an epoch has {number} batches, fewer than accumulate: a step takes so many")
+        self.reporter.started(
+            Start(
+                self.folder,
+                self.progress.step,
+                self.total_steps,
+                num_parameters(self.task.model),
+                self.task.item,
+                str(self.ranks.device),
+                self.ranks.world_size,
+            )
+        )
+
+    def _outcome(self, stopped: Literal["signal", "diverged"] | None) -> Outcome:
+        progress = self.progress
+        return Outcome(
+            self.folder,
+            progress.step,
+            self.total_steps,
+            stopped,
+            {} if progress.evaluated is None else progress.evaluated.metrics,
+            None if progress.best is None else progress.best.step,
+        )
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        if self.ranks.is_first:
+            self.metrics = Metrics(self.folder, step=self.progress.step, tensorboard=self.config.tensorboard)
+        with self.metrics or nullcontext():
+            yield
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Time that the run takes besides its steps."""
+        began = time.perf_counter()
+        yield
+        self.progress.seconds += time.perf_counter() - began
+
+    def _seed(self, *parts: int | str) -> None:
+        torch.manual_seed(seed_of(self.config.seed, *parts))
+
+
+def seed_of(*parts: int | str) -> int:
+    """A number for torch's generators that depends on all parts."""
+    digest = hashlib.sha256(" ".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

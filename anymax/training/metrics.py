@@ -1,0 +1,104 @@
+"""Records on disk: a line of JSON each in metrics.jsonl, and TensorBoard's files where they are wanted."""
+
+import importlib.util
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from anymax.data.writing import replacing
+from anymax.training.reporting import EvaluationRecord, TrainRecord
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+METRICS = "metrics.jsonl"
+
+
+class Metrics:
+    """Writes the records of a run, which go on after `step`; what an earlier sitting wrote beyond it is dropped.
+
+    Args:
+        folder: the run's.
+        step: how many steps were taken before.
+        tensorboard: whether to write TensorBoard's files too, to the folder of that name.
+    """
+
+    def __init__(self, folder: Path, *, step: int, tensorboard: bool) -> None:
+        file = folder / METRICS
+        _drop_after(file, step)
+        self._file = open(file, "a")  # noqa: SIM115
+        self._board = _open_board(folder / "tensorboard", step) if tensorboard else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def train(self, record: TrainRecord) -> None:
+        """Write a record of steps."""
+        self._write("train", asdict(record))
+        of_training = {"loss": record.loss, "lr": record.lr, "gradient_norm": record.gradient_norm, **record.log}
+        self._plot(record.step, {**{f"train/{name}": value for name, value in of_training.items()}, **record.watch})
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """Write a record of an evaluation."""
+        self._write("evaluation", asdict(record))
+        self._plot(record.step, {f"{record.split}/{name}": value for name, value in record.metrics.items()})
+
+    def sync(self) -> None:
+        """Have all lines on the disk."""
+        os.fsync(self._file.fileno())
+
+    def _write(self, kind: str, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"kind": kind, **record}) + "\n")
+        self._file.flush()
+
+    def _plot(self, step: int, values: dict[str, float]) -> None:
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run; a last line that was cut off is left out."""
+    return list(_records(folder / METRICS))
+
+
+def check_tensorboard() -> None:
+    """Refuse before training where TensorBoard's files cannot be written."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ValueError(
+            "tensorboard must be False where the package is missing, got True; pip install 'anymax[tensorboard]'"
+        )
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.exists():
+        return
+    # A line without its end was cut off by whatever ended the process.
+    for number, line in enumerate(file.read_text().split("\n")[:-1], start=1):
+        try:
+            record: dict[str, Any] = json.loads(line)
+            record["step"] = int(record["step"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file} is damaged: line {number} is no record; remove the line") from None
+        yield record
+
+
+def _drop_after(file: Path, step: int) -> None:
+    kept = [json.dumps(record) + "\n" for record in _records(file) if record["step"] <= step]
+    with replacing(file) as rewritten:
+        rewritten.write("".join(kept).encode())
+
+
+def _open_board(folder: Path, step: int) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -1,0 +1,167 @@
+"""Torch's optimizers as plain data that imports no torch until one is built.
+
+They are built fused where torch can, which on the CPU takes a third of the time or less and changes only the last
+digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from anymax.training.checks import check_not_negative, check_positive, check_shares
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Nesterov:
+    """Steps along a moving sum of gradients that looks one step ahead; the same with a changing rate.
+
+    Args:
+        momentum: how much of the sum stays from step to step.
+        weight_decay: this share of the parameters is added to their gradients.
+    """
+
+    # Tensors of a parameter's size that the optimizer keeps for it.
+    held: ClassVar[int] = 1
+
+    lr: float
+    _: KW_ONLY
+    momentum: float = 0.99
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(lr=self.lr, momentum=self.momentum)
+        check_shares(momentum=self.momentum)
+        check_not_negative(weight_decay=self.weight_decay)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """The optimizer of these parameters."""
+        from torch.optim import SGD
+
+        parameters = list(parameters)
+        fused = not _are_sharded(parameters)
+        return SGD(parameters, self.lr, self.momentum, nesterov=True, weight_decay=self.weight_decay, fused=fused)
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """Each entry's rate falls with the sum of its squared gradients. Duchi et al. 2011.
+
+    Args:
+        weight_decay: this share of the parameters is added to their gradients.
+        initial_accumulator: where the sums begin.
+        eps: added to the root of the sums.
+    """
+
+    held: ClassVar[int] = 1
+
+    lr: float
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    initial_accumulator: float = 0.0
+    eps: float = 1e-10
+
+    def __post_init__(self) -> None:
+        check_positive(lr=self.lr)
+        check_not_negative(weight_decay=self.weight_decay, initial_accumulator=self.initial_accumulator, eps=self.eps)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """The optimizer of these parameters."""
+        from torch.optim import Adagrad as TorchAdagrad
+
+        parameters = list(parameters)
+        return TorchAdagrad(
+            parameters,
+            self.lr,
+            weight_decay=self.weight_decay,
+            initial_accumulator_value=self.initial_accumulator,
+            eps=self.eps,
+            fused=not _are_sharded(parameters),
+        )
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Moving means of gradients over the root of those of their squares. Kingma and Ba 2015.
+
+    Args:
+        betas: how much of the two moving means stays from step to step.
+        eps: added to the root.
+        weight_decay: this share of the parameters is added to their gradients.
+    """
+
+    held: ClassVar[int] = 2
+
+    lr: float
+    _: KW_ONLY
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """The optimizer of these parameters."""
+        from torch.optim import Adam as TorchAdam
+
+        return TorchAdam(parameters, self.lr, self.betas, self.eps, self.weight_decay, fused=True)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with weight decay apart from the gradients. Loshchilov and Hutter 2019.
+
+    Args:
+        betas: how much of the two moving means stays from step to step.
+        eps: added to the root.
+        weight_decay: parameters lose this share of themselves, times the rate, in every step; matrices alone, so that
+            biases, norms and everything else of one dimension stay as they are.
+    """
+
+    held: ClassVar[int] = 2
+
+    lr: float
+    _: KW_ONLY
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        """The optimizer of these parameters."""
+        from torch.optim import AdamW as TorchAdamW
+
+        parameters = list(parameters)
+        decayed = [parameter for parameter in parameters if parameter.dim() >= 2]
+        kept = [parameter for parameter in parameters if parameter.dim() < 2]
+        groups = [
+            {"params": group, "weight_decay": decay}
+            for group, decay in ((decayed, self.weight_decay), (kept, 0.0))
+            if group
+        ]
+        return TorchAdamW(groups, self.lr, self.betas, self.eps, fused=True)
+
+
+OptimizerConfig = Nesterov | Adagrad | Adam | AdamW
+
+
+def _are_sharded(parameters: list[nn.Parameter]) -> bool:
+    """Whether FSDP2 divided them among ranks; torch fuses Adam for those, and no other."""
+    from anymax.training.parallel import own_part
+
+    return any(own_part(parameter) is not parameter for parameter in parameters)
+
+
+def _check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    check_positive(lr=lr)
+    check_not_negative(eps=eps, weight_decay=weight_decay)
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas must be two numbers from 0 to below 1, got {betas}")

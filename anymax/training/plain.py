@@ -1,0 +1,139 @@
+"""Configs as plain values for JSON and back, with every mistake named by the place it stands at."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path as a string"}
+
+
+def as_plain(value: Any) -> Any:
+    """Values that JSON has: a dataclass becomes an object that names its class as "kind", a path a string."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        return {"kind": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"configs must be made of dataclasses, tuples, numbers, strings and paths, got {value!r}")
+
+
+def from_plain(kind: type[T], values: Any, *, place: str = "") -> T:
+    """The dataclass that `as_plain` gave these values for.
+
+    Args:
+        kind: the dataclass.
+        place: what stands before the names of fields in messages.
+    """
+    result: T = _dataclass(kind, values, place)
+    return result
+
+
+def _dataclass(kind: Any, values: Any, place: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"{place or 'the config'} must be an object, the fields of {kind.__name__}, got {values!r}")
+    given = {name: value for name, value in values.items() if name != "kind"}
+    if values.get("kind", kind.__name__) != kind.__name__:
+        raise ValueError(f"{_at(place, 'kind')} must be {kind.__name__!r}, got {values['kind']!r}")
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    _check_names(kind, fields, given, place)
+    hints = get_type_hints(kind)
+    arguments = {name: _parse(hints[name], value, _at(place, name)) for name, value in given.items()}
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place}: {error}" if place else str(error)) from error
+
+
+def _check_names(kind: Any, fields: Mapping[str, Any], given: Mapping[str, Any], place: str) -> None:
+    where = f"{place} ({kind.__name__})" if place else kind.__name__
+    unknown = [name for name in given if name not in fields]
+    if unknown:
+        raise ValueError(f"{where} has no field {unknown[0]!r}; its fields are {', '.join(fields)}")
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in given and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{where} lacks the field {missing[0]!r}; add it")
+
+
+def _parse(hint: Any, value: Any, place: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _union(arguments, value, place)
+    if origin is Literal:
+        if not any(value == choice and type(value) is type(choice) for choice in arguments):
+            raise ValueError(f"{place} must be one of {', '.join(map(repr, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        return _tuple(arguments, value, place)
+    if origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            raise ValueError(f"{place} must be an object, got {value!r}")
+        return {key: _parse(arguments[1], entry, _at(place, key)) for key, entry in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(hint, value, place)
+    return _scalar(hint, value, place)
+
+
+def _union(members: tuple[Any, ...], value: Any, place: str) -> Any:
+    if value is None and type(None) in members:
+        return None
+    rest = [member for member in members if member is not type(None)]
+    if len(rest) == 1:
+        return _parse(rest[0], value, place)
+    kinds: dict[str, Any] = {_name(member): member for member in rest if dataclasses.is_dataclass(member)}
+    if isinstance(value, dict) and kinds:
+        if value.get("kind") not in kinds:
+            raise ValueError(f"{_at(place, 'kind')} must be one of {', '.join(kinds)}, got {value.get('kind')!r}")
+        return _dataclass(kinds[value["kind"]], value, place)
+    for member in sorted(rest, key=lambda member: member is not type(value)):
+        try:
+            return _parse(member, value, place)
+        except ValueError:
+            continue
+    raise ValueError(f"{place} must be one of {', '.join(map(_name, members))}, got {value!r}")
+
+
+def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{place} must be a list, got {value!r}")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        arguments = (arguments[0],) * len(value)
+    if len(value) != len(arguments):
+        raise ValueError(f"{place} must have {len(arguments)} entries, got {len(value)}")
+    return tuple(
+        _parse(hint, entry, f"{place}[{i}]") for i, (hint, entry) in enumerate(zip(arguments, value, strict=True))
+    )
+
+
+def _scalar(hint: Any, value: Any, place: str) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is float and is_number:
+        return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint in (bool, int, str, type(None)) and type(value) is hint:
+        return value
+    raise ValueError(f"{place} must be {_name(hint)}, got {value!r}")
+
+
+def _name(hint: Any) -> str:
+    if hint is type(None):
+        return "null"
+    return NAMES.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def _at(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name

@@ -1,0 +1,114 @@
+"""What a run tells while it goes on: records of its steps and evaluations, and who listens to them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that begins or goes on.
+
+    Args:
+        step: how many steps were taken before.
+        item: what is counted, as "token".
+        device: where it computes.
+        world_size: on how many ranks.
+    """
+
+    folder: Path
+    step: int
+    total_steps: int
+    num_parameters: int
+    item: str
+    device: str
+    world_size: int
+
+
+@dataclass(frozen=True)
+class TrainRecord:
+    """The steps since the record before.
+
+    Args:
+        step: how many steps were taken.
+        epoch: how often the data was gone over.
+        loss: the mean over all items of these steps.
+        lr: the rate of the last step.
+        gradient_norm: of the last step, before it was clipped.
+        items: how many items the run has seen.
+        items_per_second: of these steps, without evaluations and checkpoints between them.
+        seconds: how long the run has taken, all sittings together.
+        log: means of what the task logs with each step.
+        watch: values of the model, as what each head of attention learned.
+    """
+
+    step: int
+    epoch: float
+    loss: float
+    lr: float
+    gradient_norm: float
+    items: int
+    items_per_second: float
+    seconds: float
+    log: dict[str, float] = field(default_factory=dict)
+    watch: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """How well the model does after a step.
+
+    Args:
+        is_best: whether no evaluation before was as good.
+        seconds: how long the run has taken, all sittings together.
+    """
+
+    step: int
+    split: str
+    metrics: dict[str, float]
+    is_best: bool
+    seconds: float
+
+
+class Reporter(Protocol):
+    """Who is told what a run does; called on the first rank alone."""
+
+    def started(self, start: Start) -> None:
+        """Training begins."""
+
+    def advanced(self, step: int, loss: float) -> None:
+        """A step was taken."""
+
+    def stepped(self, record: TrainRecord) -> None:
+        """A record of steps was written."""
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        """The model was evaluated."""
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint was written."""
+
+    def message(self, text: str) -> None:
+        """Something else that the user should know."""
+
+
+class Silent:
+    """A reporter that tells nobody."""
+
+    def started(self, start: Start) -> None:
+        """Say nothing."""
+
+    def advanced(self, step: int, loss: float) -> None:
+        """Say nothing."""
+
+    def stepped(self, record: TrainRecord) -> None:
+        """Say nothing."""
+
+    def evaluated(self, record: EvaluationRecord) -> None:
+        """Say nothing."""
+
+    def saved(self, path: Path) -> None:
+        """Say nothing."""
+
+    def message(self, text: str) -> None:
+        """Say nothing."""

@@ -1,0 +1,229 @@
+"""Runs from outside: train one in a new folder, resume it, open it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anymax.training.checkpoints import Checkpoints
+from anymax.training.config import Device, RunConfig
+from anymax.training.folder import (
+    CHECKPOINTS,
+    SUMMARY,
+    changes,
+    check_new,
+    check_room,
+    check_writable,
+    read_config,
+    read_plain_config,
+    write_config,
+    write_json,
+)
+from anymax.training.loop import Loop, Outcome, seed_of
+from anymax.training.metrics import check_tensorboard
+from anymax.training.plain import as_plain
+from anymax.training.ranks import Ranks, joined
+from anymax.training.reporting import Reporter, Silent
+from anymax.training.task import Announce, Task
+from anymax.training.tensors import load_model, num_bytes, num_parameters
+from anymax.training.updater import check_precision
+from anymax.version import __version__
+
+# Besides those that are kept: the best, and the one that is being written.
+FURTHER_CHECKPOINTS = 2
+
+
+def train(
+    config: RunConfig,
+    folder: str | os.PathLike[str],
+    *,
+    reporter: Reporter | None = None,
+    announce: Announce | None = None,
+) -> Outcome:
+    """Train from the first step.
+
+    Under torchrun every process calls this with the same arguments, and all must see the same folder. SIGINT and
+    SIGTERM end the step that is being taken, save, and return.
+
+    Args:
+        folder: where to leave the run; must be new or empty.
+        reporter: told what happens, on the first rank; by default nobody.
+        announce: told what is prepared before.
+    """
+    folder = Path(folder)
+    with _sitting(config) as ranks:
+        ranks.on_first(lambda: check_new(folder))
+        ranks.on_first(lambda: check_writable(folder))
+        task = _build(config, folder, ranks, announce)
+        ranks.on_first(lambda: _check_room(config, folder, task))
+        loop = Loop(config, folder, task, ranks, reporter or Silent())
+        ranks.on_first(lambda: write_config(folder, config))
+        ranks.on_first(lambda: task.save(folder))
+        return _finish(loop)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    config: RunConfig | None = None,
+    step: int | None = None,
+    reporter: Reporter | None = None,
+    announce: Announce | None = None,
+) -> Outcome:
+    """Go on with a run from a checkpoint, to the same numbers as if it had never stopped.
+
+    Args:
+        config: in place of the run's own, as with more steps or a lower rate; it is kept from now on.
+        step: the checkpoint to go on from; by default the last. Later ones, and records after it, are removed.
+        reporter: told what happens, on the first rank; by default nobody.
+        announce: told what is prepared before.
+    """
+    folder = Path(folder)
+    before = read_plain_config(folder)
+    config = config or read_config(folder)
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
+    with _sitting(config) as ranks:
+        ranks.on_first(lambda: check_writable(folder))
+        ranks.on_first(checkpoints.remove_leftovers)
+        checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
+        task = _build(config, folder, ranks, announce)
+        ranks.on_first(lambda: _check_room(config, folder, task))
+        loop = Loop(config, folder, task, ranks, reporter or Silent())
+        if checkpoint is None:
+            ranks.on_first(lambda: task.save(folder))
+        else:
+            loop.restore(checkpoint)
+            del checkpoint
+        ranks.on_first(lambda: _settle(loop, before))
+        return _finish(loop)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained run.
+
+    Args:
+        task: with the weights of a checkpoint in its model, in evaluation mode.
+        step: which checkpoint.
+    """
+
+    folder: Path
+    config: RunConfig
+    task: Task
+    step: int
+
+
+def open_run(
+    folder: str | os.PathLike[str],
+    *,
+    config: RunConfig | None = None,
+    step: int | None = None,
+    device: Device = "auto",
+    announce: Announce | None = None,
+) -> Opened:
+    """A run to look at or to use, in full precision on any machine.
+
+    Args:
+        config: in place of the run's own.
+        step: the checkpoint; by default the best, or the last where none was evaluated.
+        device: where to compute, whatever the run was trained on.
+        announce: told what is prepared.
+    """
+    folder = Path(folder)
+    config = config or read_config(folder)
+    checkpoint = Checkpoints(folder / CHECKPOINTS).load("best" if step is None else step)
+    with joined(device) as ranks:
+        task = _build(config, folder, ranks, announce)
+        checkpoint.check_identity(task.identity())
+        load_model(task.model, checkpoint.tensors["model"], checkpoint.file("model"))
+        task.model.to(ranks.device).eval()
+    return Opened(folder, config, task, checkpoint.step)
+
+
+@contextmanager
+def _sitting(config: RunConfig) -> Iterator[Ranks]:
+    """The ranks of a run, with its threads; what this machine lacks is refused before anything is done."""
+    if config.tensorboard:
+        check_tensorboard()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
+        with joined(config.device) as ranks:
+            check_precision(config.precision, ranks.device)
+            yield ranks
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | None) -> Task:
+    # Every rank begins with the same weights.
+    torch.manual_seed(seed_of(config.seed, "model"))
+    told = announce if announce is not None and ranks.is_first else _quiet
+    return config.task.build(folder, ranks, seed=config.seed, announce=told)
+
+
+def _quiet(what: str, done: int = 0, total: int | None = None) -> None:
+    """Nobody asked."""
+
+
+def _check_room(config: RunConfig, folder: Path, task: Task) -> None:
+    there = len(Checkpoints(folder / CHECKPOINTS).steps())
+    missing = max(0, config.keep + FURTHER_CHECKPOINTS - there)
+    check_room(folder, missing * num_bytes(task.model, config.optimizer.held))
+
+
+def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
+    """Make the folder what it was at the step the run goes on from."""
+    checkpoints, step = loop.saver.checkpoints, loop.progress.step
+    later = [each for each in checkpoints.steps() if each > step]
+    if later:
+        loop.reporter.message(f"removing the checkpoints of later steps: {', '.join(map(str, later))}")
+    checkpoints.remove_after(step)
+    if checkpoints.steps():
+        loop.saver.settle(loop.progress.best)
+    after = as_plain(loop.config)
+    changed = list(changes(before, after))
+    if changed:
+        loop.reporter.message(f"going on with another config: {', '.join(changed)}")
+        write_config(loop.folder, loop.config)
+    (loop.folder / SUMMARY).unlink(missing_ok=True)
+
+
+def _finish(loop: Loop) -> Outcome:
+    outcome = loop.go()
+    if outcome.stopped is None:
+        loop.ranks.on_first(lambda: write_json(loop.folder / SUMMARY, _summary(loop)))
+    return outcome
+
+
+def _summary(loop: Loop) -> dict[str, Any]:
+    progress, ranks = loop.progress, loop.ranks
+    assert progress.evaluated is not None
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 1 if sys.platform == "darwin" else 1024
+    on_gpu = ranks.device.type == "cuda"
+    return {
+        "steps": progress.step,
+        "items": progress.items,
+        "item": loop.task.item,
+        "metrics": progress.evaluated.metrics,
+        "best": None if progress.best is None else asdict(progress.best),
+        "num_parameters": num_parameters(loop.task.model),
+        "seconds": progress.seconds,
+        "training_seconds": progress.training_seconds,
+        "items_per_second": progress.items / progress.training_seconds,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+        "device": str(ranks.device),
+        "world_size": ranks.world_size,
+        "threads": torch.get_num_threads(),
+        "version": __version__,
+    }

@@ -1,0 +1,155 @@
+"""Learning rates over a run, in plain Python: the share of the optimizer's rate that each step takes.
+
+`step` is how many steps were taken before, so it runs from 0 to one less than the steps of the run.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Self, final
+
+from anymax.training.checks import check_counts, check_positive, check_shares
+
+
+class Schedule(ABC):
+    """What every schedule promises.
+
+    Args:
+        warmup: over how many steps the rate rises to the optimizer's; less than the steps of the run.
+    """
+
+    warmup: int | float
+
+    @abstractmethod
+    def factor(self, step: int, total_steps: int) -> float:
+        """What the optimizer's rate is multiplied by in a step."""
+
+    def check_fits(self, total_steps: int) -> None:
+        """Refuse a run that would end before its warm-up does."""
+        if self.warmup >= total_steps:
+            raise ValueError(
+                f"schedule.warmup must be less than the {total_steps} steps of the run, got {self.warmup}; "
+                "lower it or train for longer"
+            )
+
+    def toy(self) -> Self:
+        """The same over a handful of steps."""
+        return replace(self, warmup=min(self.warmup, 2))  # type: ignore[type-var]
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """One rate, after a linear warm-up."""
+
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(0, warmup=self.warmup)
+
+    def factor(self, step: int, total_steps: int) -> float:
+        return _risen(step, self.warmup)
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """After a linear warm-up, half a cosine down to the end of the run; it fits a run of any length.
+
+    Args:
+        warmup: the share of the run's steps over which the rate rises.
+        minimum: what it comes down to, as a share of the optimizer's rate.
+    """
+
+    warmup: float = 0.0
+    _: KW_ONLY
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_shares(warmup=self.warmup, minimum=self.minimum)
+
+    def factor(self, step: int, total_steps: int) -> float:
+        warmup = math.floor(self.warmup * total_steps)
+        if step < warmup:
+            return _risen(step, warmup)
+        return _fallen((step - warmup) / max(1, total_steps - warmup), self.minimum)
+
+    def check_fits(self, total_steps: int) -> None:
+        """A share fits into any run."""
+
+    def toy(self) -> Self:
+        return self
+
+
+@final
+@dataclass(frozen=True)
+class CosineCycles(Schedule):
+    """After a linear warm-up, cosines from the top to the bottom, each longer and lower than the one before.
+
+    With lr 1, warmup 16000, period 18000, growth 2 and shrink 0.75, four cycles end with step 286000: the schedule of
+    Baevski and Auli 2019 for WikiText-103.
+
+    Args:
+        warmup_from: where the warm-up begins, as a share of the optimizer's rate.
+        period: the steps of the first cycle.
+        growth: by how much each cycle is longer than the one before.
+        shrink: what top and bottom are multiplied by from cycle to cycle.
+        minimum: the bottom of the first cycle, as a share of the optimizer's rate.
+    """
+
+    warmup: int = 0
+    _: KW_ONLY
+    period: int
+    warmup_from: float = 1e-7
+    growth: float = 2.0
+    shrink: float = 1.0
+    minimum: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_counts(0, warmup=self.warmup)
+        check_counts(period=self.period)
+        check_shares(warmup_from=self.warmup_from, shrink=self.shrink, minimum=self.minimum)
+        check_positive(growth=self.growth)
+        if self.growth < 1:
+            raise ValueError(f"growth must be at least 1, got {self.growth}; shorter and shorter cycles never end")
+
+    def factor(self, step: int, total_steps: int) -> float:
+        if step < self.warmup:
+            return self.warmup_from + (1 - self.warmup_from) * step / self.warmup
+        cycle, share = self._place(step - self.warmup)
+        return self.shrink**cycle * _fallen(share, self.minimum)
+
+    def toy(self) -> Self:
+        return replace(super().toy(), period=2)
+
+    def _place(self, step: int) -> tuple[int, float]:
+        """The cycle a step after the warm-up lies in, and how much of that cycle is over."""
+        if self.growth == 1:
+            return step // self.period, step % self.period / self.period
+        cycle, start, length = 0, 0.0, float(self.period)
+        while step >= start + length:
+            cycle, start, length = cycle + 1, start + length, length * self.growth
+        return cycle, (step - start) / length
+
+
+@final
+@dataclass(frozen=True)
+class InverseSquareRoot(Schedule):
+    """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017."""
+
+    warmup: int
+
+    def __post_init__(self) -> None:
+        check_counts(warmup=self.warmup)
+
+    def factor(self, step: int, total_steps: int) -> float:
+        return min(_risen(step, self.warmup), math.sqrt(self.warmup / (step + 1)))
+
+
+def _risen(step: int, warmup: int) -> float:
+    """Already the first step learns something; the last of the warm-up has the whole rate."""
+    return min(1.0, (step + 1) / warmup) if warmup else 1.0
+
+
+def _fallen(share: float, minimum: float) -> float:
+    return minimum + 0.5 * (1 - minimum) * (1 + math.cos(math.pi * share))

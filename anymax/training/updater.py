@@ -1,0 +1,84 @@
+"""From the losses of a step's batches to one step of the optimizer, in any precision and on any number of ranks."""
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from anymax.training.config import Precision, RunConfig
+from anymax.training.parallel import whole
+from anymax.training.ranks import Ranks
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# As torch clips: a norm of exactly the limit is scaled a little too.
+CLIP_EPS = 1e-6
+
+
+class Updater:
+    """The optimizer of a model, and the gradients it is given.
+
+    Args:
+        model: as it is after it was wrapped or sharded.
+    """
+
+    def __init__(self, model: nn.Module, config: RunConfig, ranks: Ranks) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError("model must have a parameter to train, but none requires a gradient")
+        self.optimizer = config.optimizer.build(self.parameters)
+        # Small gradients of half precision would be lost without a scale; elsewhere it does nothing.
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Around the forward of a batch: compute in the precision of the config."""
+        dtype = DTYPES[self.config.precision]
+        return torch.autocast(self.ranks.device.type, dtype, enabled=dtype != torch.float32)
+
+    def backward(self, loss_sum: Tensor) -> None:
+        """Add the gradients of a batch."""
+        self.scaler.scale(loss_sum).backward()
+
+    def finish(self, count: int) -> float:
+        """Make the gradients those of the mean over all items of the step, clipped; their norm before is returned.
+
+        Args:
+            count: the items of the step over all batches and ranks.
+        """
+        self.scaler.unscale_(self.optimizer)
+        gradients = [_gradient(parameter) for parameter in self.parameters]
+        # Each rank has the mean over ranks of sums over its own items.
+        share = self.ranks.world_size / count
+        norm = share * float(whole(nn.utils.get_total_norm(gradients)))
+        clip = self.config.clip
+        scale = share if clip is None else share * min(1.0, clip / (norm + CLIP_EPS))
+        for gradient in gradients:
+            gradient.mul_(scale)
+        return norm
+
+    def step(self, lr: float) -> None:
+        """Change the parameters. In float16, gradients that are not finite change only the scale."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        self.optimizer.zero_grad()
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Refuse what the device cannot compute in."""
+    if precision == "float16" and device.type != "cuda":
+        raise ValueError("precision must be 'float32' or 'bfloat16' on the CPU, got 'float16'")
+    if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ValueError("precision must be 'float32' or 'float16' on this GPU, which has no bfloat16, got 'bfloat16'")
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    """Zero where no batch used the parameter, as it is where other ranks do."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

@@ -1,0 +1,121 @@
+"""Runs in processes of their own: `python -m tests.training.program PLAN`, with a plan as JSON.
+
+Everything slow is imported once; then the process divides. Two children are the ranks that do the "jobs" of the plan,
+one after the other. Meanwhile child after child does the "killed" job, each killed at a moment drawn at random, but
+for the last, which comes to the end.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.tensor
+
+from anymax.training import RunConfig, config, from_plain, joined, resume, train
+from anymax.training.parallel import accumulating, whole, wrap
+from tests.training.toys import Toy
+
+config.TaskConfig = Toy
+
+
+def do(job: dict[str, Any]) -> None:
+    """Train or resume, in the folder and with the config of a job."""
+    run = from_plain(RunConfig, job["config"])
+    if job["resume"]:
+        resume(job["folder"], config=run)
+    else:
+        train(run, job["folder"])
+
+
+def do_as_rank(rank: int, jobs: list[dict[str, Any]], store: str) -> None:
+    """The first job makes its own process group, as under torchrun; the others share one."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    do(jobs[0])
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    for job in jobs[1:]:
+        do(job)
+    check_log_probs_of_a_sharded_model()
+    for kind in ("ddp", "fsdp"):
+        check_gradients_stay_until_the_last_batch(kind)
+    dist.destroy_process_group()
+
+
+def check_log_probs_of_a_sharded_model() -> None:
+    """Only forward gathers parameters by itself; an output layer's log-probabilities must too."""
+    with joined("cpu") as ranks, torch.no_grad():
+        torch.manual_seed(0)
+        task = Toy().build(Path(), ranks, seed=1, announce=lambda *_: None)
+        hidden, target = torch.randn(5, 8), torch.randint(13, (5,))
+        expected = task.model.output.log_probs(hidden)
+        model = wrap(task, ranks, "fsdp", compile=False).eval()
+        model(target[None], target[None], torch.zeros(1, 8))
+        log_probs, log_prob = model.output.log_probs(hidden), model.output.log_prob(hidden, target)
+    torch.testing.assert_close(log_probs, expected)
+    torch.testing.assert_close(log_prob, expected.gather(1, target[:, None])[:, 0])
+
+
+def check_gradients_stay_until_the_last_batch(kind: str) -> None:
+    """Ranks talk once a step; before, one that is given nothing has no gradient, however large the others' are."""
+    with joined("cpu") as ranks:
+        task = Toy().build(Path(), ranks, seed=1, announce=lambda *_: None)
+        model = wrap(task, ranks, kind, compile=False)
+        target = torch.tensor([[1, 2, 3]]) if ranks.is_first else torch.tensor([[-100] * 3])
+        sizes = []
+        for is_last in (False, True):
+            with accumulating(model, is_last=is_last):
+                model(torch.tensor([[1, 2, 3]]), target, torch.zeros(1, 8))[0].backward()
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            sizes.append(sum(float(whole(gradient).abs().sum()) for gradient in gradients))
+    if kind == "fsdp":
+        assert sizes[0] == 0 and sizes[1] > 0
+    else:
+        assert (sizes[0] > 0) == ranks.is_first and sizes[1] > 0
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """The id of a process that does something and exits with 0."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def do_while_killed(job: dict[str, Any], kills: int) -> int:
+    """How many children were killed before one came to the end."""
+    killed = 0
+    while True:
+        job["resume"] = Path(job["folder"], "config.json").exists()
+        child = in_child(lambda: do(job))
+        if killed < kills:
+            time.sleep(random.uniform(0.0, 0.15))
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0, "a child that was not killed failed"
+            return killed
+        killed += 1
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    torch.set_num_threads(1)
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    ranks = [in_child(lambda rank=rank: do_as_rank(rank, plan["jobs"], sys.argv[1] + ".store")) for rank in (0, 1)]
+    killed = do_while_killed(plan["killed"], plan["kills"])
+    assert [os.waitpid(rank, 0)[1] for rank in ranks] == [0, 0], "a rank failed"
+    print(killed)

@@ -1,0 +1,180 @@
+"""The config of a run: its rules, its way to JSON and back, and a toy of it."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from anymax.training import Adagrad, AdamW, Constant, CosineCycles, RunConfig, as_plain, from_plain
+from anymax.training.folder import changes, read_config, write_config
+from tests.training.toys import Toy, toy_config
+
+
+@dataclass(frozen=True)
+class Leaf:
+    size: int
+    _: KW_ONLY
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Twig:
+    leaves: tuple[Leaf, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tree:
+    trunk: Leaf | Twig
+    path: Path
+    pair: tuple[int, str] = (1, "a")
+    filters: tuple[tuple[int, int], ...] = ()
+    mood: Literal["dry", "wet"] = "dry"
+    name: str | None = None
+    depth: int | str = 3
+    flag: bool = False
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.depth == 0:
+            raise ValueError("depth must not be 0")
+
+
+TREE = Tree(
+    Twig((Leaf(1), Leaf(2, share=0.25))), Path("a/b"), (2, "b"), ((1, 2), (3, 4)), "wet", "x", "deep", True, {"k": 1}
+)
+
+
+def through_json(value):
+    return json.loads(json.dumps(as_plain(value)))
+
+
+@pytest.mark.parametrize("tree", [TREE, Tree(Leaf(3), Path("c"))])
+def test_a_config_comes_back_from_json_as_it_was(tree: Tree):
+    assert from_plain(Tree, through_json(tree)) == tree
+
+
+def test_plain_values_name_their_class_and_hold_no_python():
+    assert through_json(Tree(Leaf(3), Path("c")))["trunk"] == {"kind": "Leaf", "size": 3, "share": 0.5}
+    assert through_json(TREE)["path"] == "a/b"
+    with pytest.raises(TypeError, match="configs must be made of dataclasses"):
+        as_plain(Tree(object(), Path("c")))
+
+
+def test_defaults_stand_for_what_is_left_out_and_numbers_may_be_whole():
+    tree = from_plain(Tree, {"trunk": {"kind": "Leaf", "size": 1, "share": 1}, "path": "c"})
+    assert tree == Tree(Leaf(1, share=1.0), Path("c")) and isinstance(tree.trunk.share, float)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trunk": {"size": 1}}, "trunk.kind must be one of Leaf, Twig, got None"),
+        ({"trunk": {"kind": "Root"}}, "trunk.kind must be one of Leaf, Twig, got 'Root'"),
+        ({"trunk": {"kind": "Leaf"}}, r"trunk \(Leaf\) lacks the field 'size'; add it"),
+        (
+            {"trunk": {"kind": "Leaf", "size": 1, "sise": 2}},
+            "has no field 'sise'; its fields are size, share",
+        ),
+        ({"trunk": {"kind": "Leaf", "size": "1"}}, "trunk.size must be a whole number, got '1'"),
+        ({"trunk": {"kind": "Leaf", "size": True}}, "trunk.size must be a whole number, got True"),
+        ({"trunk": {"kind": "Leaf", "size": 1.5}}, "trunk.size must be a whole number, got 1.5"),
+        ({"trunk": {"kind": "Twig", "leaves": [{"size": 1}, 5]}}, r"trunk.leaves\[1\] must be an object"),
+        (
+            {"trunk": {"kind": "Twig", "leaves": [{"kind": "Twig"}]}},
+            r"leaves\[0\].kind must be 'Leaf', got 'Twig'",
+        ),
+        ({"trunk": 5}, "trunk must be one of Leaf, Twig, got 5"),
+        ({"path": 5}, "path must be a path as a string, got 5"),
+        ({"pair": [1]}, "pair must have 2 entries, got 1"),
+        ({"pair": 1}, "pair must be a list, got 1"),
+        ({"filters": [[1, 2], [3, "4"]]}, r"filters\[1\]\[1\] must be a whole number, got '4'"),
+        ({"mood": "damp"}, "mood must be one of 'dry', 'wet', got 'damp'"),
+        ({"name": 5}, "name must be a string, got 5"),
+        ({"depth": 1.5}, "depth must be one of a whole number, a string, got 1.5"),
+        ({"depth": 0}, "depth must not be 0"),
+        ({"flag": 1}, "flag must be true or false, got 1"),
+        ({"sizes": {"k": "v"}}, "sizes.k must be a whole number, got 'v'"),
+        ({"sizes": 3}, "sizes must be an object, got 3"),
+        ({"extra": 1}, "Tree has no field 'extra'"),
+    ],
+)
+def test_a_mistake_is_named_by_its_place(change: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        from_plain(Tree, {**through_json(TREE), **change})
+
+
+def test_what_a_class_refuses_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+    values = through_json(toy_config())
+    values["optimizer"]["lr"] = -1.0
+    with pytest.raises(ValueError, match=r"optimizer: lr must be above 0 and finite, got -1\.0"):
+        from_plain(RunConfig, values)
+
+
+def test_a_run_config_comes_back_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+    config = toy_config(optimizer=Adagrad(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
+    (tmp_path / "config.json").write_text('{"task": ')
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        read_config(tmp_path)
+    with pytest.raises(ValueError, match=r"folder must hold a run, but .*config.json is missing"):
+        read_config(tmp_path / "elsewhere")
+
+
+def test_changes_between_configs_are_listed_by_place():
+    before, after = toy_config(), toy_config(steps=9, optimizer=AdamW(0.01))
+    assert list(changes(as_plain(before), as_plain(after))) == ["optimizer.lr 0.05 -> 0.01", "steps 7 -> 9"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"steps": None}, "exactly one of steps and epochs must be given, got None and None"),
+        ({"epochs": 1.0}, "exactly one of steps and epochs must be given, got 7 and 1.0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": None, "epochs": -1.0}, "epochs must be above 0"),
+        ({"accumulate": 0}, "accumulate must be at least 1"),
+        ({"clip": 0.0}, "clip must be above 0 and finite, got 0.0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"keep": 0}, "keep must be at least 1"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"precision": "half"}, "precision must be one of"),
+        ({"parallel": "tpu"}, "parallel must be one of"),
+        ({"device": "tpu"}, "device must be one of"),
+        (
+            {"precision": "float16", "parallel": "fsdp"},
+            "must be 'float32' or 'bfloat16' with parallel 'fsdp'",
+        ),
+        ({"schedule": Constant(7)}, "schedule.warmup must be less than the 7 steps of the run, got 7"),
+    ],
+)
+def test_what_is_no_run_is_refused(fields: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        toy_config(**fields)
+
+
+def test_a_toy_has_the_recipe_and_a_handful_of_steps():
+    config = toy_config(
+        steps=None, epochs=40, accumulate=16, precision="float16", compile=True, schedule=CosineCycles(900, period=5000)
+    )
+    toy = config.toy()
+    assert toy.task == Toy(num_tokens=60) and toy.optimizer == config.optimizer
+    assert toy.total_steps(1000) <= 6 and toy.accumulate == 2 and toy.precision == "float32" and not toy.compile
+    assert isinstance(toy.schedule, CosineCycles)
+
+
+def test_configs_are_made_without_torch():
+    script = (
+        "import sys\n"
+        "from anymax.training import AdamW, Cosine, LanguageModeling, RunConfig, as_plain, from_plain, read_config\n"
+        "assert 'torch' not in sys.modules, 'imported torch'\n"
+    )
+    result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,130 @@
+"""Optimizers: their published formulas in float64, what decays, and what is refused."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anymax.training import Adagrad, Adam, AdamW, Nesterov
+
+RATES = [0.1, 0.1, 0.05, 0.2, 0.0, 0.3]
+
+
+def run(config, start: Tensor, gradients: Tensor) -> Tensor:
+    """Steps with rates that change, as the loop sets them."""
+    parameter = nn.Parameter(start.clone())
+    optimizer = config.build([parameter])
+    for lr, gradient in zip(RATES, gradients, strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+@pytest.fixture
+def start() -> Tensor:
+    return torch.randn(3, 4, dtype=torch.float64)
+
+
+@pytest.fixture
+def gradients() -> Tensor:
+    return torch.randn(len(RATES), 3, 4, dtype=torch.float64)
+
+
+def test_nesterov_is_the_published_update_with_a_changing_rate(start: Tensor, gradients: Tensor):
+    # Bengio et al. 2013, with a velocity in units of parameters: v' = m v lr' / lr - lr' g, p' = p + m v' - lr' g.
+    # A rate of zero cannot be divided by, so the velocity is held over the rate.
+    p, v = start.clone(), torch.zeros_like(start)
+    for lr, g in zip(RATES, gradients, strict=True):
+        v = 0.9 * v - g
+        p = p + lr * (0.9 * v - g)
+    torch.testing.assert_close(run(Nesterov(1.0, momentum=0.9), start, gradients), p)
+
+
+def test_nesterov_looks_ahead_of_plain_momentum_by_one_step():
+    # Sutskever et al. 2013: the gradient is taken at p + m v. Its look-ahead points are what Nesterov holds.
+    hessian = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    held = nn.Parameter(torch.tensor([3.0, -2.0], dtype=torch.float64))
+    optimizer = Nesterov(0.05, momentum=0.8).build([held])
+    p, v = held.detach().clone(), torch.zeros(2, dtype=torch.float64)
+    for _ in range(20):
+        torch.testing.assert_close(held.detach(), p + 0.8 * v)
+        v = 0.8 * v - 0.05 * hessian * (p + 0.8 * v)
+        p = p + v
+        held.grad = hessian * held.detach()
+        optimizer.step()
+
+
+def test_adagrad_divides_by_the_root_of_all_squares(start: Tensor, gradients: Tensor):
+    p, total = start.clone(), torch.full_like(start, 0.1)
+    for lr, g in zip(RATES, gradients, strict=True):
+        g = g + 0.01 * p
+        total = total + g**2
+        p = p - lr * g / (total.sqrt() + 1e-10)
+    config = Adagrad(1.0, weight_decay=0.01, initial_accumulator=0.1)
+    torch.testing.assert_close(run(config, start, gradients), p)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_and_adamw_differ_in_where_weights_decay(start: Tensor, gradients: Tensor, decoupled: bool):
+    p, m, v = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+    for t, (lr, g) in enumerate(zip(RATES, gradients, strict=True), start=1):
+        if decoupled:
+            p = p * (1 - lr * 0.1)
+        else:
+            g = g + 0.1 * p
+        m = 0.8 * m + 0.2 * g
+        v = 0.9 * v + 0.1 * g**2
+        p = p - lr * (m / (1 - 0.8**t)) / ((v / (1 - 0.9**t)).sqrt() + 1e-8)
+    config = (AdamW if decoupled else Adam)(1.0, betas=(0.8, 0.9), weight_decay=0.1)
+    torch.testing.assert_close(run(config, start, gradients), p)
+
+
+def test_adamw_decays_matrices_alone():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = AdamW(0.5, weight_decay=0.1).build(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        share = 0.95 if parameter.dim() == 2 else 1.0
+        torch.testing.assert_close(parameter.detach(), share * before[name])
+
+
+def test_adamw_of_vectors_alone_has_nothing_to_decay():
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = AdamW(0.1).build([parameter])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
+
+
+@pytest.mark.parametrize("config", [Nesterov(0.1), Adagrad(0.1), Adam(0.1), AdamW(0.1)], ids=lambda c: type(c).__name__)
+def test_an_optimizer_holds_as_many_tensors_for_a_parameter_as_it_says(config):
+    parameter = nn.Parameter(torch.ones(3, 2))
+    optimizer = config.build([parameter])
+    parameter.grad = torch.ones(3, 2)
+    optimizer.step()
+    (state,) = optimizer.state.values()
+    assert sum(value.shape == parameter.shape for value in state.values()) == config.held
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Nesterov(0.0), "lr must be above 0 and finite, got 0.0"),
+        (lambda: Nesterov(float("inf")), "lr must be above 0 and finite"),
+        (lambda: Nesterov(0.1, momentum=1.5), "momentum must lie from 0 to 1, got 1.5"),
+        (lambda: Nesterov(0.1, momentum=0.0), "momentum must be above 0"),
+        (lambda: Adagrad(0.1, weight_decay=-1.0), "weight_decay must be at least 0 and finite, got -1.0"),
+        (lambda: Adam(0.1, betas=(0.9, 1.0)), r"betas must be two numbers from 0 to below 1, got \(0.9, 1.0\)"),
+        (lambda: AdamW(0.1, eps=-1e-8), "eps must be at least 0"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused(make, message: str):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_rate_must_be_a_number():
+    with pytest.raises(TypeError, match=r"lr must be a number, got '0\.1'"):
+        Adam("0.1")
