@@ -1,0 +1,67 @@
+"""What the recipes for two cores share: the sizes, and how they are trained.
+
+The choices of Baevski and Auli 2019 for input and output, each an eighth as wide. The body has the parts of newer
+models, rotary positions and RMS norms, which learn faster. How the numbers were found is told in docs/results.
+"""
+
+from anymax.data.text import BPE, Text, Words
+from anymax.models import (
+    Adaptive,
+    AdaptiveSoftmax,
+    Characters,
+    Fixed,
+    Full,
+    LanguageModelConfig,
+    SoftmaxAttention,
+    Tie,
+    TransformerConfig,
+)
+from anymax.models.language_model_config import AttentionMapping
+from anymax.models.layer_config import Input, Output
+from anymax.training.config import RunConfig
+from anymax.training.language_modeling_config import Blocks, Evaluation, LanguageModeling
+from anymax.training.optimizers import AdamW
+from anymax.training.schedules import Cosine
+
+MODEL_DIM = 128
+BODY = TransformerConfig(MODEL_DIM, 3, 4, 4 * MODEL_DIM, final_norm=True, positions="rotary", norm="rms")
+BLOCK = 128
+
+# Half as wide as the model, as there.
+TABLE_IN, TABLE_OUT = Fixed(MODEL_DIM // 2), Full(MODEL_DIM // 2)
+# The input of an adaptive output was best narrow.
+NARROW_IN = Fixed(MODEL_DIM // 4)
+CHARACTERS_IN = Characters(16, ((1, 16), (2, 32), (3, 48), (4, 64), (5, 64), (6, 64), (7, 64)))
+# Tails of a quarter and a sixteenth would be too narrow here.
+SHARES, FACTOR = (0.12, 0.36), 2
+ADAPTIVE_IN, ADAPTIVE_OUT = Adaptive(shares=SHARES, factor=FACTOR), AdaptiveSoftmax(shares=SHARES, factor=FACTOR)
+PIECE_IN, PIECE_OUT = Fixed(), Full()
+
+WORDS = Words()
+PIECES = BPE(size=8_000)
+
+
+def small(
+    corpus: str,
+    input: Input,
+    output: Output,
+    *,
+    epochs: float,
+    tie: Tie | None = None,
+    units: Words | BPE = WORDS,
+    mapping: AttentionMapping | None = None,
+) -> RunConfig:
+    """A decoder of three blocks and how it is trained on a named corpus.
+
+    Args:
+        mapping: what decides where heads look; by default softmax.
+    """
+    model = LanguageModelConfig(input, output, BODY, tie, SoftmaxAttention() if mapping is None else mapping)
+    return RunConfig(
+        LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
+        AdamW(3e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        Cosine(warmup=0.06, minimum=0.02),
+        epochs=epochs,
+        clip=1.0,
+        evaluate_every=500,
+    )

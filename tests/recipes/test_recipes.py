@@ -1,0 +1,102 @@
+"""All recipes: found by name, plain, complete, and small enough for a test when asked to be."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from anymax.data import Lexicon
+from anymax.models import LearnedEntmaxAttention, build_language_model, learned_alphas
+from anymax.recipes import find, names, sotu
+from anymax.training.config import RunConfig
+from anymax.training.plain import as_plain, from_plain
+
+FACTORIZATIONS = ["softmax", "softmax_tied", "bpe", "bpe_tied", "adaptive_softmax", "character_cnn", "adaptive"]
+FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small only wait for a second thread, and long where the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recipe_tells_in_its_first_line_what_it_is_and_gives_a_config(name: str) -> None:
+    recipe = find(name)
+    first = recipe.__doc__.strip().split("\n\n")[0]
+    assert first.endswith(".")
+    assert isinstance(recipe(), RunConfig) and recipe() == recipe()
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recipe_comes_back_from_its_file(name: str) -> None:
+    run = find(name)()
+    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(run)))) == run
+    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(run.toy())))) == run.toy()
+
+
+# What differs in training alone has the same toy.
+TOYS = list({repr(find(name)().toy().task.model): name for name in reversed(names())}.values())
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toy_learns(name: str) -> None:
+    lexicon = Lexicon.from_counts({f"word{i}": 1000 // (i + 1) for i in range(398)})
+    model = build_language_model(find(name)().toy().task.model, lexicon)
+    assert sum(parameter.numel() for parameter in model.parameters()) < 40_000
+    ids = torch.randint(len(lexicon), (2, 8))
+    model(ids, ids.roll(-1, 1)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() -> None:
+    for file, corpus in (("sotu", "sotu"), ("wikitext2", "wikitext-2")):
+        listed = [name for name in names() if name.startswith(f"{file}.")]
+        assert listed == [f"{file}.{each}" for each in FACTORIZATIONS]
+        assert {find(name)().task.data.corpus for name in listed} == {corpus}
+    runs = [find(f"sotu.{each}")() for each in FACTORIZATIONS]
+    assert len({repr(run.task.model) for run in runs[:2] + runs[4:]}) == 7
+    # Whatever goes in and out, the rest is the same.
+    assert (
+        len({repr((run.task.model.body, run.optimizer, run.schedule, run.epochs, run.task.batching)) for run in runs})
+        == 1
+    )
+
+
+def test_learned_alphas_are_those_of_all_heads() -> None:
+    run = sotu.adaptive_tied_entmax()
+    assert isinstance(run.task.model.mapping, LearnedEntmaxAttention)
+    with torch.device("meta"):
+        model = build_language_model(run.task.model, Lexicon.from_counts({f"word{i}": 1 for i in range(20_000)}))
+    assert all(block.attention.mapping is not None for block in model.blocks)
+    toy = build_language_model(run.toy().task.model, Lexicon.from_counts({f"word{i}": 1 for i in range(398)}))
+    assert len(learned_alphas(toy)) == 4
+
+
+def test_an_unknown_recipe_is_refused_with_those_that_are_near() -> None:
+    with pytest.raises(ValueError, match=r"got 'sotu.adaptiv_tied'; perhaps sotu.adaptive_tied"):
+        find("sotu.adaptiv_tied")
+    with pytest.raises(ValueError, match="anymax recipes lists them"):
+        find("!")
+    # What recipes are made with is none.
+    with pytest.raises(ValueError, match="recipe must be the name of one"):
+        find("small.small")
+
+
+def test_recipes_are_listed_and_called_without_torch() -> None:
+    script = """
+import sys
+from anymax.recipes import find, names
+for name in names():
+    find(name)()
+assert "torch" not in sys.modules
+"""
+    result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
