@@ -13,7 +13,7 @@ PIP_ARGS ?=
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
-	@echo "make demo      install into .venv, build the kernels, then time them against torch (half a minute)"
+	@echo "make demo      install into .venv, build the kernels, then train a language model (about two minutes)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff fix and format the code"
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
@@ -30,7 +30,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[dev,plot,peers]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[demo,dev,plot,peers,tensorboard]"
 	@touch $@
 
 # Without a compiler the torch reference serves, so `test` and `demo` go on; with one, a test fails unless the kernels load.
@@ -41,7 +41,7 @@ test: $(INSTALLED)
 
 demo: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
-	$(BIN)/anymax bench mappings --quick
+	$(BIN)/anymax train
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

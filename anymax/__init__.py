@@ -36,14 +36,18 @@ _HOMES = {
     ],
 }
 _FOLDERS = [
+    "analysis",
     "attention",
     "bench",
     "compat",
     "data",
+    "evaluation",
     "kernels",
     "losses",
     "mappings",
     "models",
+    "recipes",
+    "training",
     "transforms",
     "vocabulary",
 ]

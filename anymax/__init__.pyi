@@ -1,11 +1,15 @@
+from anymax import analysis as analysis
 from anymax import attention as attention
 from anymax import bench as bench
 from anymax import compat as compat
 from anymax import data as data
+from anymax import evaluation as evaluation
 from anymax import kernels as kernels
 from anymax import losses as losses
 from anymax import mappings as mappings
 from anymax import models as models
+from anymax import recipes as recipes
+from anymax import training as training
 from anymax import transforms as transforms
 from anymax import vocabulary as vocabulary
 from anymax.kernels import use_backend

@@ -1,19 +1,29 @@
 """The `anymax` command: one file per verb, torch imported only by a verb that runs."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 import tyro
 from tyro.extras import SubcommandApp
 
-from anymax.cli import bench, doctor
+from anymax.cli import bench, compare, doctor, evaluate, generate, prepare, recipes, train
 from anymax.version import __version__
 
 DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnable and structured choices for PyTorch.
 `anymax VERB --help` says more about a verb, `anymax --version` prints the version."""
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 
+# Verbs whose options depend on what they are given; they read their arguments by themselves.
+WHOLE = {"train": train.train, "resume": train.resume, "compare": compare.compare}
+
 app = SubcommandApp()
+app.command(recipes.recipes)
+app.command(prepare.prepare)
+for _function in WHOLE.values():
+    app.command(_function)
+app.command(evaluate.evaluate)
+app.command(generate.generate)
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")
 app.command(doctor.doctor)
 
@@ -25,8 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"anymax {__version__}")
         return 0
     try:
+        if given and given[0] in WHOLE:
+            return WHOLE[given[0]](given[1:])
         code = app.cli(prog="anymax", description=DESCRIPTION, args=given or ["--help"], config=_STYLE)
-    except ValueError as error:
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does; what is still to be written goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    # Files and packages that are missing, and disks that are full, are told in one line too.
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"anymax: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

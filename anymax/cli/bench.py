@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ app = SubcommandApp()
 _Flag = arg(help_behavior_hint="")
 _Threads = arg(metavar="INT", help_behavior_hint="(default: torch's own number)")
 _File = arg(metavar="PATH", help_behavior_hint="")
+_Corpus = arg(metavar="NAME|PATH", help_behavior_hint="(default: words drawn by Zipf's law)")
 
 
 @app.command
@@ -120,6 +122,39 @@ def growth(
     if plot is not None:
         cases.plot(measured, plot)
         Console().print(f"Drew {plot}", highlight=False)
+    return 0
+
+
+@app.command
+def training(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    corpus: Annotated[str | None, _Corpus] = None,
+    threads: Annotated[int | None, _Threads] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Whole training steps: adaptive layers against full ones, and ours against plain torch.
+
+    Args:
+        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about ten minutes.
+        corpus: learn from a corpus, by its name, its folder or its file.
+        threads: threads that torch and the kernels use.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import training as cases
+    from anymax.bench import training_report as report
+
+    make = cases.quick if quick else cases.Settings
+    settings = make(corpus=corpus, threads=threads)
+    with _progress(settings.num_steps) as announce:
+        measured = cases.measure(settings, announce)
+    command = _command("training", quick, threads, "" if corpus is None else f"--corpus {shlex.quote(corpus)}")
+    Console().print(report.terminal(measured))
+    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
     return 0
 
 

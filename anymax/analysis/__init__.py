@@ -1,0 +1,1 @@
+"""Questions asked of trained runs, answered with tables and pictures."""

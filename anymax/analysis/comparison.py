@@ -1,0 +1,258 @@
+"""Several recipes side by side: their runs, over several seeds, as one table and as curves. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from anymax.training.folder import SUMMARY
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# What `anymax train` leaves in a run's folder when it has tested the model.
+TESTED = Path("evaluations") / "test.json"
+METRICS = "metrics.jsonl"
+# Apart from each other for colour-blind eyes too. Okabe and Ito 2008.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000", "#b8a800")
+HEAD = ("recipe", "test", "spread", "behind", "parameters", "words/s", "seconds", "memory")
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation on the way: words read, seconds trained, loss on the validation split."""
+
+    words: float
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run left in its folder.
+
+    Args:
+        loss: on the test split, per word.
+        is_likelihood: whether the loss is in nats, so that its exponential is a perplexity.
+        words: of the training text that were read, those read again included.
+        seconds: of training, without evaluations and checkpoints.
+        memory: the most bytes the process held.
+        frequency: the loss by the training frequency of the word: a label, the share of words and the loss of each bin.
+    """
+
+    recipe: str
+    seed: int
+    loss: float
+    is_likelihood: bool
+    unigram: float
+    bigram: float
+    parameters: int
+    words: float
+    seconds: float
+    memory: int
+    curve: tuple[Point, ...]
+    frequency: tuple[tuple[str, float, float | None], ...]
+
+    @property
+    def score(self) -> float:
+        """The perplexity, or the loss where there is none."""
+        return math.exp(self.loss) if self.is_likelihood else self.loss
+
+
+@dataclass(frozen=True)
+class Row:
+    """A recipe over its seeds: means, but for the spread, which is the standard deviation of the score."""
+
+    recipe: str
+    scores: tuple[float, ...]
+    parameters: int
+    words_per_second: float
+    seconds: float
+    memory: float
+
+    @property
+    def score(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def read_result(folder: Path, recipe: str, seed: int) -> Result:
+    """What a finished run left."""
+    tested, summary = (json.loads((folder / name).read_text()) for name in (TESTED, SUMMARY))
+    words = summary["items"] * tested["train_words"] / tested["train_tokens"]
+    return Result(
+        recipe=recipe,
+        seed=seed,
+        loss=tested["perplexity"]["loss"],
+        is_likelihood=tested["perplexity"]["perplexity"] is not None,
+        unigram=tested["unigram"]["perplexity"],
+        bigram=tested["bigram"]["perplexity"],
+        parameters=summary["num_parameters"],
+        words=words,
+        seconds=summary["training_seconds"],
+        memory=summary["peak_memory_bytes"],
+        curve=tuple(_curve(folder / METRICS, words / summary["steps"])),
+        frequency=tuple((bin["label"], bin["share"], bin["loss"]) for bin in tested["by_frequency"]["by_word"]),
+    )
+
+
+def _curve(file: Path, words_per_step: float) -> Iterator[Point]:
+    seconds, items = 0.0, 0
+    for line in file.read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "train":
+            seconds += (record["items"] - items) / record["items_per_second"]
+            items = record["items"]
+        else:
+            yield Point(record["step"] * words_per_step, seconds, record["metrics"]["loss"])
+
+
+def rows_of(results: Sequence[Result]) -> list[Row]:
+    """One row for each recipe, in their order."""
+    by_recipe: dict[str, list[Result]] = {}
+    for result in results:
+        by_recipe.setdefault(result.recipe, []).append(result)
+    return [
+        Row(
+            recipe,
+            tuple(run.score for run in runs),
+            runs[0].parameters,
+            statistics.fmean(run.words / run.seconds for run in runs),
+            statistics.fmean(run.seconds for run in runs),
+            statistics.fmean(run.memory for run in runs),
+        )
+        for recipe, runs in by_recipe.items()
+    ]
+
+
+def pooled_spread(rows: Sequence[Row]) -> float | None:
+    """The standard deviation over seeds, of all recipes together; None where no recipe has two seeds."""
+    squares = [(score - row.score) ** 2 for row in rows for score in row.scores]
+    freedom = sum(len(row.scores) - 1 for row in rows)
+    return math.sqrt(sum(squares) / freedom) if freedom else None
+
+
+def verdict(row: Row, best: Row, spread: float | None) -> str:
+    """How far a row is behind the best, and whether seeds alone would explain it."""
+    if row is best:
+        return "best"
+    behind = row.score - best.score
+    if spread is None:
+        return f"{behind:+.1f}"
+    # The standard error of the difference of two means.
+    error = spread * math.sqrt(1 / len(row.scores) + 1 / len(best.scores))
+    return f"{behind:+.1f}" if behind > 2 * error else f"{behind:+.1f}, within 2 errors"
+
+
+def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """The table as text, the head left out, and below it what models reach that count."""
+    rows = rows_of(results)
+    best, spread = min(rows, key=lambda row: row.score), pooled_spread(rows)
+    table = [
+        (
+            row.recipe,
+            f"{row.score:.2f}",
+            "" if row.spread is None else f"{row.spread:.2f}",
+            verdict(row, best, spread),
+            f"{row.parameters:,}",
+            f"{row.words_per_second:,.0f}",
+            f"{row.seconds:,.0f}",
+            f"{row.memory / 1e6:,.0f} MB",
+        )
+        for row in rows
+    ]
+    blank = ("",) * (len(HEAD) - 2)
+    some = results[0]
+    return [*table, ("interpolated bigram", f"{some.bigram:.2f}", *blank), ("unigram", f"{some.unigram:.2f}", *blank)]
+
+
+def terminal(results: Sequence[Result]) -> Table:
+    """The table for a terminal."""
+    table = Table()
+    for name in HEAD:
+        # A name that is cut off could be that of another recipe.
+        table.add_column(name, justify="left" if name in ("recipe", "behind") else "right", overflow="fold")
+    for row in cells(results):
+        table.add_row(*row)
+    return table
+
+
+def markdown(results: Sequence[Result], command: str) -> str:
+    """A page with the table, what its columns mean, and the command that made it."""
+    seeds = sorted({result.seed for result in results})
+    spread = pooled_spread(rows_of(results))
+    pooled = "" if spread is None else f", {spread:.2f} pooled over all recipes"
+    lines = [
+        f"| {' | '.join(HEAD)} |",
+        "|---|---:|---:|---|---:|---:|---:|---:|",
+        *(f"| {' | '.join(row)} |" for row in cells(results)),
+        "",
+        f"`test`: perplexity per word of the test split, the mean over seeds {', '.join(map(str, seeds))}. `spread`: "
+        f"its standard deviation over seeds{pooled}. `behind`: the distance to the best; what lies within two standard "
+        "errors may be luck. `words/s` and `seconds`: of training, words counted alike whatever a recipe cuts them "
+        "into. `memory`: the most that the process held.",
+        "",
+        f"    {command}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
+    """Validation perplexity by words read and by seconds, and the test loss by the frequency of words."""
+    from matplotlib.figure import Figure
+
+    colours = {recipe: COLOURS[i % len(COLOURS)] for i, recipe in enumerate(dict.fromkeys(r.recipe for r in results))}
+    figure = Figure(figsize=(15, 4.8), dpi=120, facecolor="white", layout="constrained")
+    by_words, by_seconds, by_frequency = figure.subplots(1, 3)
+    _draw_curves(by_words, results, colours, "words")
+    _draw_curves(by_seconds, results, colours, "seconds")
+    by_words.set(title="Validation perplexity by words read", xlabel="million words", ylabel="perplexity per word")
+    by_seconds.set(title="Validation perplexity by time", xlabel="seconds of training", ylabel="perplexity per word")
+    _draw_frequency(by_frequency, results, colours)
+    handles, labels = by_words.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False)
+    figure.savefig(path)
+
+
+def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:
+    drawn = set()
+    for result in results:
+        places = [point.words / 1e6 if by == "words" else point.seconds for point in result.curve]
+        label = None if result.recipe in drawn else result.recipe
+        drawn.add(result.recipe)
+        scores = [math.exp(point.loss) for point in result.curve]
+        axes.plot(places, scores, color=colours[result.recipe], label=label, linewidth=1.4)
+    axes.set_yscale("log")
+    _clean(axes)
+
+
+def _draw_frequency(axes: Axes, results: Sequence[Result], colours: Mapping[str, str]) -> None:
+    filled = [place for place, (_, share, _) in enumerate(results[0].frequency) if share]
+    width = 0.8 / len(colours)
+    for number, (recipe, colour) in enumerate(colours.items()):
+        runs = [result for result in results if result.recipe == recipe]
+        means = [statistics.fmean(run.frequency[place][2] or 0.0 for run in runs) for place in filled]
+        shift = (number - (len(colours) - 1) / 2) * width
+        axes.bar([at + shift for at in range(len(filled))], means, width * 0.92, color=colour)
+    labels = [f"{results[0].frequency[place][0]}\n{results[0].frequency[place][1]:.1%}" for place in filled]
+    axes.set_xticks(range(len(filled)), labels)
+    axes.set(title="Test loss by training frequency", xlabel="count up to; share of the words", ylabel="nats per word")
+    _clean(axes)
+
+
+def _clean(axes: Axes) -> None:
+    axes.grid(color="#e9ecef")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

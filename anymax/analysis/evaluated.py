@@ -1,0 +1,93 @@
+"""A trained language model measured on a split: perplexity, loss by frequency, and what trivial models reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anymax.data.corpus import Split
+from anymax.evaluation import FrequencyTable, Perplexity, interpolated_bigram, unigram
+from anymax.training.language_modeling import LanguageModelingTask
+from anymax.training.language_modeling_config import Evaluation
+from anymax.training.task import Announce
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What models reach that only count; per word.
+
+    Args:
+        unigram: knows how often each word occurs.
+        bigram: knows how often each pair of words occurs too; the two mixed by Jelinek and Mercer's interpolation.
+    """
+
+    unigram: Perplexity
+    bigram: Perplexity
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a model reaches on a split.
+
+    Args:
+        baselines: None where they were not asked for.
+        train_words, train_tokens: how many words the training text has, and into how many tokens the model's units cut
+            them.
+    """
+
+    split: Split
+    perplexity: Perplexity
+    by_frequency: FrequencyTable
+    baselines: Baselines | None
+    train_words: int
+    train_tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        counted = self.baselines
+        return {
+            "split": self.split,
+            "perplexity": self.perplexity.as_dict(),
+            "by_frequency": self.by_frequency.as_dict(),
+            "unigram": None if counted is None else counted.unigram.as_dict(),
+            "bigram": None if counted is None else counted.bigram.as_dict(),
+            "train_words": self.train_words,
+            "train_tokens": self.train_tokens,
+        }
+
+
+def evaluate_task(
+    task: LanguageModelingTask,
+    split: Split,
+    *,
+    evaluation: Evaluation | None = None,
+    baselines: bool = True,
+    announce: Announce,
+) -> Evaluated:
+    """Score every word of a split with the model of a task.
+
+    Args:
+        evaluation: windows other than those of the task's config.
+        baselines: whether to count words and pairs of words too, which reads the training text.
+    """
+    by_frequency = task.by_frequency(split, announce=announce)
+
+    def progress(done: int, total: int) -> None:
+        announce(f"scoring {split}", done, total)
+
+    measured = task.perplexity(task.model, split, evaluation=evaluation, each=by_frequency.add, progress=progress)
+    counted = count_baselines(task, split, announce=announce) if baselines else None
+    train_words, train_tokens = sum(task.prepared.words.counts), len(task.prepared.split("train"))
+    return Evaluated(split, measured, by_frequency.table(), counted, train_words, train_tokens)
+
+
+def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:
+    """What counting words reaches on a split; by words, also where the model reads pieces of them."""
+    announce("counting words and pairs of words")
+    prepared = task.prepared
+    train, valid, scored = (prepared.as_words(part, progress=announce).tokens() for part in ("train", "valid", split))
+    size, eos = len(prepared.words), prepared.words.eos
+    return Baselines(
+        unigram(train, size, eos=eos).perplexity(scored),
+        interpolated_bigram(train, valid, size, eos=eos).perplexity(scored),
+    )

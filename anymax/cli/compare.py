@@ -1,0 +1,206 @@
+"""`anymax compare RECIPE RECIPE ...`: train recipes with one budget and several seeds, and set them side by side."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from anymax.cli.progress import Announcer
+
+_STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+_Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
+# Steps that tell how long a step takes, of which the first ones are left out by taking the later half.
+CALIBRATION_STEPS = 40
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Train recipes with one budget, and set them side by side: one table, learning curves, loss by frequency.
+
+    Every further option goes to each training: --steps, --epochs, --threads, --data.root, --optimizer.lr and so on.
+    Trainings that are done are not done again, and one that was stopped goes on: run the same command again.
+
+    Args:
+        recipes: names of recipes, as `anymax recipes` lists them.
+        folder: where the runs, the table and the pictures go.
+        seeds: how many seeds for each recipe, from 1.
+        tokens: how many words of the training text each reads, however it cuts them.
+        seconds: how long each trains, by the speed of a few steps before it; other work on the machine changes it.
+        jobs: how many train at the same time; give each its --threads.
+    """
+
+    recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="RECIPE RECIPE ...")]
+    folder: Path = Path("comparison")
+    seeds: int = 1
+    tokens: Annotated[int | None, _Unset] = None
+    seconds: Annotated[float | None, _Unset] = None
+    jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    recipe: str
+    seed: int
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+
+def compare(arguments: Sequence[str]) -> int:
+    """Train recipes with one budget, and set them side by side."""
+    given, options = tyro.cli(
+        Comparison, args=list(arguments), prog="anymax compare", return_unknown_args=True, config=_STYLE
+    )
+    lengths = _lengths(given, options)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    jobs = [
+        Job(recipe, seed, given.folder / f"{recipe}-seed-{seed}")
+        for seed in range(1, given.seeds + 1)
+        for recipe in given.recipes
+    ]
+    with Announcer() as announce:
+        failed = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
+    if failed:
+        raise ValueError("a training failed: " + "; ".join(f"{job.folder.name} ({job.log})" for job in failed))
+    _report(given, jobs, shlex.join(["anymax", "compare", *arguments]))
+    return 0
+
+
+def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
+    """What makes every recipe as long as the budget says; all texts are prepared on the way."""
+    from anymax.cli.train import new_run
+
+    named = [name for name in ("--steps", "--epochs") if any(word.partition("=")[0] == name for word in options)]
+    budgets = [*named, *(["--tokens"] if given.tokens else []), *(["--seconds"] if given.seconds else [])]
+    if len(budgets) > 1:
+        raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; leave out all but one")
+    if len(set(given.recipes)) < len(given.recipes):
+        raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
+    # A mistake is told here, before anything is trained.
+    for recipe in given.recipes:
+        new_run(recipe, options)
+    if given.tokens is not None:
+        return {recipe: ["--epochs", repr(given.tokens / _train_words(recipe, options))] for recipe in given.recipes}
+    if given.seconds is not None:
+        return {recipe: ["--steps", str(_steps_within(given, recipe, options))] for recipe in given.recipes}
+    return {recipe: [] for recipe in given.recipes}
+
+
+def _train_words(recipe: str, options: list[str]) -> int:
+    from anymax.cli.train import new_run
+    from anymax.data import prepare
+
+    with Announcer() as announce:
+        return sum(prepare(new_run(recipe, options).config.task.data, progress=announce).words.counts)
+
+
+def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
+    """The steps that fit into the seconds, by how long the later ones of a short training took."""
+    assert given.seconds is not None
+    folder = given.folder / f".speed-of-{recipe}"
+    shutil.rmtree(folder, ignore_errors=True)
+    short = ["--steps", str(CALIBRATION_STEPS), "--log-every", str(CALIBRATION_STEPS // 2)]
+    with Announcer() as announce:
+        announce(f"measuring the speed of {recipe}")
+        done = subprocess.run(
+            _command(Job(recipe, 1, folder), [*options, *short]), capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise ValueError(f"{recipe} could not be trained: {done.stderr[-2000:]}")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    before, after = (record for record in records if record["kind"] == "train")
+    shutil.rmtree(folder)
+    seconds = (after["items"] - before["items"]) / after["items_per_second"]
+    return max(1, round(given.seconds * (after["step"] - before["step"]) / seconds))
+
+
+def _command(job: Job, options: list[str]) -> list[str]:
+    anymax = [sys.executable, "-m", "anymax"]
+    if (job.folder / "config.json").exists():
+        return [*anymax, "resume", str(job.folder)]
+    return [*anymax, "train", job.recipe, "--run", str(job.folder), "--seed", str(job.seed), *options]
+
+
+def _is_done(job: Job) -> bool:
+    from anymax.analysis.comparison import TESTED
+    from anymax.training.folder import SUMMARY
+
+    return (job.folder / SUMMARY).exists() and (job.folder / TESTED).exists()
+
+
+def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, announce: Announcer) -> list[Job]:
+    """Train what is not done, so many at a time; those that failed. Ctrl-C has them save, and ends."""
+    waiting = [job for job in jobs if not _is_done(job)]
+    done, failed = len(jobs) - len(waiting), []
+    running: dict[Job, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job = waiting.pop(0)
+                running[job] = _start(job, command(job))
+            for job, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[job]
+                    done += 1
+                    if process.returncode:
+                        failed.append(job)
+            far = f": {', '.join(map(_how_far, running))}" if running else ""
+            announce(f"{done} of {len(jobs)} trained{far}")
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    except KeyboardInterrupt:
+        announce("stopping: each training saves where it is")
+        for process in running.values():
+            process.send_signal(signal.SIGINT)
+        for process in running.values():
+            process.wait()
+        raise
+    return failed
+
+
+def _start(job: Job, command: list[str]) -> subprocess.Popen[bytes]:
+    # In a group of its own, so that Ctrl-C reaches it once, from here.
+    with open(job.log, "ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _how_far(job: Job) -> str:
+    """The name of a training and the last step it recorded."""
+    from anymax.training import read_metrics
+
+    records = read_metrics(job.folder)
+    step = f" at step {records[-1]['step']:,}" if records else ""
+    return f"{job.folder.name}{step}"
+
+
+def _report(given: Comparison, jobs: list[Job], command: str) -> None:
+    from anymax.analysis import comparison
+
+    results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
+    console = Console()
+    console.print(comparison.terminal(results))
+    page = given.folder / "comparison.md"
+    page.write_text(comparison.markdown(results, command), encoding="utf-8")
+    console.print(f"Wrote {page}", highlight=False, soft_wrap=True)
+    if importlib.util.find_spec("matplotlib") is not None:
+        picture = given.folder / "comparison.png"
+        comparison.plot(picture, results)
+        console.print(f"Drew {picture}", highlight=False, soft_wrap=True)

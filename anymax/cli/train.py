@@ -1,0 +1,176 @@
+"""`anymax train [RECIPE]` and `anymax resume RUN`: the settings of a run as options, and the run itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import tyro
+from rich.console import Console
+from tyro.conf import arg
+
+from anymax.cli.progress import Announcer, Terminal
+from anymax.training.config import RunConfig, TaskConfig
+
+if TYPE_CHECKING:
+    from anymax.training import Outcome
+
+DEFAULT_RECIPE = "sotu.adaptive_tied"
+RUNS = Path("runs")
+# What a shell reports of a process that Ctrl-C ended.
+INTERRUPTED = 130
+_STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+_Arguments = TypeVar("_Arguments")
+
+
+@dataclass(frozen=True)
+class Settings(RunConfig):
+    """The config of a run, whose task has no name of its own in options: --data.path, not --task.data.path."""
+
+    task: Annotated[TaskConfig, arg(name="")]
+
+    def config(self) -> RunConfig:
+        """The same as a run holds it."""
+        return RunConfig(**vars(self))
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run to start.
+
+    Args:
+        settings: those of the recipe.
+        run: the folder of the run.
+        toy: everything tiny, to try it out in seconds: small model, few steps, text that is in every Python.
+    """
+
+    settings: Annotated[Settings, arg(name="")]
+    run: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE)")] = None
+    toy: Annotated[bool, arg(help_behavior_hint="")] = False
+
+    @property
+    def config(self) -> RunConfig:
+        return self.settings.config()
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """A run to go on with.
+
+    Args:
+        settings: those of the run; what is changed here holds from now on.
+        step: the checkpoint to go on from; later ones are removed.
+    """
+
+    settings: Annotated[Settings, arg(name="")]
+    step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the last)")] = None
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Train a recipe, by default a small Transformer on embedded text."""
+    name, options = _split(arguments, DEFAULT_RECIPE)
+    given = new_run(name, options)
+    folder = given.run or (RUNS / name if _is_shared() else _free(RUNS / name))
+    from anymax.training import train as start
+
+    with Terminal(is_likelihood=given.config.task.is_likelihood) as terminal:
+        outcome = start(given.config, folder, reporter=terminal, announce=terminal.announce)
+    return finish(outcome)
+
+
+def new_run(recipe: str, options: list[str]) -> NewRun:
+    """A recipe with the settings that options change."""
+    from anymax.recipes import find
+
+    function = find(recipe)
+    config = function().toy() if "--toy" in options else function()
+    return _parse(NewRun(_settings(config, options)), options, f"anymax train {recipe}", function.__doc__ or "")
+
+
+def resume(arguments: Sequence[str]) -> int:
+    """Go on where a run stopped."""
+    from anymax.training import read_config
+
+    name, options = _split(arguments, "")
+    if not name:
+        raise ValueError("resume needs the folder of a run; write anymax resume RUN")
+    before = _settings(read_config(name), options)
+    given = _parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
+    config = given.settings.config()
+    from anymax.training import resume as start
+
+    with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
+        outcome = start(name, config=config, step=given.step, reporter=terminal, announce=terminal.announce)
+    return finish(outcome)
+
+
+def finish(outcome: Outcome) -> int:
+    """Say how a run ended; one that ended well is tested, shows what it writes, and tells what to try next."""
+    run, console = outcome.folder, Console()
+    if int(os.environ.get("RANK", 0)):
+        return 0
+    if outcome.stopped is not None:
+        console.print(f"Go on with: anymax resume {run}", highlight=False, soft_wrap=True)
+        return INTERRUPTED if outcome.stopped == "signal" else 1
+    if _is_shared():
+        # Measuring needs no second process, and one alone cannot join the group again.
+        console.print(f"Trained. Measure it with: anymax evaluate {run}", highlight=False, soft_wrap=True)
+        return 0
+    from anymax.cli.evaluate import show, test
+    from anymax.cli.generate import continued
+
+    with Announcer() as announce:
+        evaluated = test(run, announce)
+    show(evaluated, frequency=False)
+    console.print("\nA sample:", highlight=False)
+    console.print(continued(run, "", num_tokens=60)[0], highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f'\nTry next:\n  anymax generate {run} "The people" --top-p 0.9\n  anymax evaluate {run}\n'
+        f"  anymax resume {run} --steps {2 * outcome.total_steps}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _split(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
+    """What comes before the options, and the options."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return default, list(arguments)
+
+
+def _parse(default: _Arguments, options: list[str], prog: str, description: str) -> _Arguments:
+    # Messages and config.json name a setting with its task, as task.data.path; that is understood too.
+    plain = [f"--{word.removeprefix('--task.')}" if word.startswith("--task.") else word for word in options]
+    parsed: Any = tyro.cli(
+        type(default), default=default, args=plain, prog=prog, description=description, config=_STYLE
+    )
+    return parsed
+
+
+def _settings(config: RunConfig, options: list[str]) -> Settings:
+    """A config as settings; where options give steps, they take the place of epochs, and epochs that of steps."""
+    given = {word.partition("=")[0] for word in options}
+    if "--steps" in given and "--epochs" not in given:
+        config = replace(config, epochs=None, steps=config.steps or sys.maxsize)
+    elif "--epochs" in given and "--steps" not in given:
+        config = replace(config, epochs=config.epochs or 1.0, steps=None)
+    return Settings(**vars(config))
+
+
+def _is_shared() -> bool:
+    """Whether torchrun started several processes, which must all name one folder without asking each other."""
+    return int(os.environ.get("WORLD_SIZE", 1)) > 1
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or with a number where it is taken; an empty one, as a failed start leaves it, is free."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(path for path in chain([folder], numbered) if not path.exists() or not any(path.iterdir()))
