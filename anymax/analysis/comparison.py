@@ -69,9 +69,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Row:
-    """A recipe over its seeds: means, but for the spread, which is the standard deviation of the score."""
+    """A recipe over its seeds: means, but for the spread, which is the standard deviation of the score.
+
+    Args:
+        scores: the perplexity of each seed, or the loss where there is none.
+    """
 
     recipe: str
+    is_likelihood: bool
     scores: tuple[float, ...]
     parameters: int
     words_per_second: float
@@ -126,6 +131,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
     return [
         Row(
             recipe,
+            runs[0].is_likelihood,
             tuple(run.score for run in runs),
             runs[0].parameters,
             statistics.fmean(run.words / run.seconds for run in runs),
@@ -137,14 +143,18 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
 
 
 def pooled_spread(rows: Sequence[Row]) -> float | None:
-    """The standard deviation over seeds, of all recipes together; None where no recipe has two seeds."""
+    """The standard deviation of perplexity over seeds, of all recipes together; None where no recipe has two seeds."""
+    rows = [row for row in rows if row.is_likelihood]
     squares = [(score - row.score) ** 2 for row in rows for score in row.scores]
     freedom = sum(len(row.scores) - 1 for row in rows)
     return math.sqrt(sum(squares) / freedom) if freedom else None
 
 
-def verdict(row: Row, best: Row, spread: float | None) -> str:
+def verdict(row: Row, rows: Sequence[Row], spread: float | None) -> str:
     """How far a row is behind the best, and whether seeds alone would explain it."""
+    if not row.is_likelihood:
+        return "a loss, no perplexity"
+    best = min((row for row in rows if row.is_likelihood), key=lambda row: row.score)
     if row is best:
         return "best"
     behind = row.score - best.score
@@ -158,13 +168,13 @@ def verdict(row: Row, best: Row, spread: float | None) -> str:
 def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """The table as text, the head left out, and below it what models reach that count."""
     rows = rows_of(results)
-    best, spread = min(rows, key=lambda row: row.score), pooled_spread(rows)
+    spread = pooled_spread(rows)
     table = [
         (
             row.recipe,
             f"{row.score:.2f}",
             "" if row.spread is None else f"{row.spread:.2f}",
-            verdict(row, best, spread),
+            verdict(row, rows, spread),
             f"{row.parameters:,}",
             f"{row.words_per_second:,.0f}",
             f"{row.seconds:,.0f}",
@@ -229,6 +239,8 @@ def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
 def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:
     drawn = set()
     for result in results:
+        if not result.is_likelihood:
+            continue
         places = [point.words / 1e6 if by == "words" else point.seconds for point in result.curve]
         label = None if result.recipe in drawn else result.recipe
         drawn.add(result.recipe)

@@ -20,12 +20,14 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from anymax.cli.progress import Announcer
+from anymax.training.folder import CONFIG, SUMMARY, changes, read_plain_config
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
-# Steps that tell how long a step takes, of which the first ones are left out by taking the later half.
+# Steps that tell how long a step takes; the later half of them counts.
 CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
+WIDE = 140
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def compare(arguments: Sequence[str]) -> int:
         for seed in range(1, given.seeds + 1)
         for recipe in given.recipes
     ]
+    for job in jobs:
+        _check_settings(job, [*options, *lengths[job.recipe]])
     with Announcer() as announce:
         failed = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
     if failed:
@@ -116,6 +120,9 @@ def _train_words(recipe: str, options: list[str]) -> int:
 def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
     """The steps that fit into the seconds, by how long the later ones of a short training took."""
     assert given.seconds is not None
+    if (given.folder / f"{recipe}-seed-1" / CONFIG).exists():
+        # Measured when it began; another measurement would give another number.
+        return int(read_plain_config(given.folder / f"{recipe}-seed-1")["steps"])
     folder = given.folder / f".speed-of-{recipe}"
     shutil.rmtree(folder, ignore_errors=True)
     short = ["--steps", str(CALIBRATION_STEPS), "--log-every", str(CALIBRATION_STEPS // 2)]
@@ -135,14 +142,29 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
 
 def _command(job: Job, options: list[str]) -> list[str]:
     anymax = [sys.executable, "-m", "anymax"]
-    if (job.folder / "config.json").exists():
+    if (job.folder / CONFIG).exists():
         return [*anymax, "resume", str(job.folder)]
     return [*anymax, "train", job.recipe, "--run", str(job.folder), "--seed", str(job.seed), *options]
 
 
+def _check_settings(job: Job, options: list[str]) -> None:
+    """Refuse to go on with a training of an earlier comparison that had other settings."""
+    if not (job.folder / CONFIG).exists():
+        return
+    from anymax.cli.train import new_run
+    from anymax.training.plain import as_plain
+
+    asked = new_run(job.recipe, [*options, "--seed", str(job.seed)]).config
+    different = list(changes(read_plain_config(job.folder), as_plain(asked)))
+    if different:
+        raise ValueError(
+            f"{job.folder} holds a training with other settings: {', '.join(different)}; name another --folder, or "
+            "give the same options again"
+        )
+
+
 def _is_done(job: Job) -> bool:
     from anymax.analysis.comparison import TESTED
-    from anymax.training.folder import SUMMARY
 
     return (job.folder / SUMMARY).exists() and (job.folder / TESTED).exists()
 
@@ -196,6 +218,9 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
 
     results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
     console = Console()
+    if not console.is_terminal:
+        # A file has no edge to cut the table at.
+        console = Console(width=WIDE)
     console.print(comparison.terminal(results))
     page = given.folder / "comparison.md"
     page.write_text(comparison.markdown(results, command), encoding="utf-8")

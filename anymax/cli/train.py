@@ -50,7 +50,7 @@ class NewRun:
     """
 
     settings: Annotated[Settings, arg(name="")]
-    run: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE)")] = None
+    run: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")] = None
     toy: Annotated[bool, arg(help_behavior_hint="")] = False
 
     @property
@@ -75,7 +75,8 @@ def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
     name, options = _split(arguments, DEFAULT_RECIPE)
     given = new_run(name, options)
-    folder = given.run or (RUNS / name if _is_shared() else _free(RUNS / name))
+    text = given.config.task.data.path
+    folder = given.run or _default_folder(RUNS / (name if text is None else text.stem))
     from anymax.training import train as start
 
     with Terminal(is_likelihood=given.config.task.is_likelihood) as terminal:
@@ -163,6 +164,11 @@ def _settings(config: RunConfig, options: list[str]) -> Settings:
     elif "--epochs" in given and "--steps" not in given:
         config = replace(config, epochs=config.epochs or 1.0, steps=None)
     return Settings(**vars(config))
+
+
+def _default_folder(folder: Path) -> Path:
+    """Where a run goes whose folder was not named."""
+    return folder if _is_shared() else _free(folder)
 
 
 def _is_shared() -> bool:

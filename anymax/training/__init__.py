@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from anymax.training.config import TaskConfig as TaskConfig
     from anymax.training.folder import read_config as read_config
     from anymax.training.language_modeling_config import LanguageModeling as LanguageModeling
-    from anymax.training.loop import Outcome as Outcome
     from anymax.training.metrics import read_metrics as read_metrics
     from anymax.training.optimizers import Adagrad as Adagrad
     from anymax.training.optimizers import Adam as Adam
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from anymax.training.ranks import Ranks as Ranks
     from anymax.training.ranks import joined as joined
     from anymax.training.reporting import EvaluationRecord as EvaluationRecord
+    from anymax.training.reporting import Outcome as Outcome
     from anymax.training.reporting import Reporter as Reporter
     from anymax.training.reporting import Silent as Silent
     from anymax.training.reporting import Start as Start
@@ -52,7 +52,7 @@ _HOME_OF = {
     "LanguageModeling": "language_modeling_config",
     "Nesterov": "optimizers",
     "Opened": "run",
-    "Outcome": "loop",
+    "Outcome": "reporting",
     "Ranks": "ranks",
     "Reporter": "reporting",
     "RunConfig": "config",

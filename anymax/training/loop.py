@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from anymax.training.metrics import Metrics
 from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
 from anymax.training.ranks import Ranks
-from anymax.training.reporting import EvaluationRecord, Reporter, Silent, Start, TrainRecord
+from anymax.training.reporting import EvaluationRecord, Outcome, Reporter, Silent, Start, TrainRecord
 from anymax.training.saving import Place, Saver
 from anymax.training.signals import StopSignals
 from anymax.training.task import Task
@@ -30,26 +29,6 @@ from anymax.training.tensors import num_parameters
 from anymax.training.updater import Updater
 
 SPLIT: Split = "valid"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Args:
-        step: steps taken, of `total_steps`.
-        stopped: None where all were; "signal" where it was asked to stop, "diverged" where its numbers became infinite.
-            Either way it was saved and can be resumed.
-        metrics: of the last evaluation; empty where there was none.
-        best_step: the step that was evaluated best.
-    """
-
-    folder: Path
-    step: int
-    total_steps: int
-    stopped: Literal["signal", "diverged"] | None
-    metrics: dict[str, float]
-    best_step: int | None
 
 
 class DivergedError(Exception):

@@ -1,8 +1,8 @@
-"""What a run tells while it goes on: records of its steps and evaluations, and who listens to them."""
+"""What a run tells: how it begins, records of its steps and evaluations, how it ended, and who listens."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,26 @@ class EvaluationRecord:
     metrics: dict[str, float]
     is_best: bool
     seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        step: steps taken, of `total_steps`.
+        stopped: None where all were; "signal" where it was asked to stop, "diverged" where its numbers became infinite.
+            Either way it was saved and can be resumed.
+        metrics: of the last evaluation; empty where there was none.
+        best_step: the step that was evaluated best.
+    """
+
+    folder: Path
+    step: int
+    total_steps: int
+    stopped: Literal["signal", "diverged"] | None
+    metrics: dict[str, float]
+    best_step: int | None
 
 
 class Reporter(Protocol):

@@ -27,11 +27,11 @@ from anymax.training.folder import (
     write_config,
     write_json,
 )
-from anymax.training.loop import Loop, Outcome, seed_of
+from anymax.training.loop import Loop, seed_of
 from anymax.training.metrics import check_tensorboard
 from anymax.training.plain import as_plain
 from anymax.training.ranks import Ranks, joined
-from anymax.training.reporting import Reporter, Silent
+from anymax.training.reporting import Outcome, Reporter, Silent
 from anymax.training.task import Announce, Task
 from anymax.training.tensors import load_model, num_bytes, num_parameters
 from anymax.training.updater import check_precision

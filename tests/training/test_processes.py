@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train(BLOCKS, folder / "blocks")
         train(ROWS, folder / "rows")
         train(KILLED, folder / "unharmed")
-        printed, problems = process.communicate(timeout=120)
+        printed, problems = process.communicate(timeout=300)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

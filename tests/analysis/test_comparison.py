@@ -1,0 +1,84 @@
+"""Several runs in one table: means and spreads over seeds, and what may be luck."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anymax.analysis import comparison
+from anymax.analysis.comparison import Point, Result
+
+
+def result(recipe: str, seed: int, perplexity: float) -> Result:
+    curve = (Point(1e5, 10.0, math.log(2 * perplexity)), Point(2e5, 20.0, math.log(perplexity)))
+    frequency = (("10", 0.25, 9.0), ("100", 0.75, 3.0), ("1K", 0.0, None))
+    return Result(
+        recipe, seed, math.log(perplexity), True, 900.0, 300.0, 1_000, 2e5, 20.0, 50_000_000, curve, frequency
+    )
+
+
+NEAR = [result("a", 1, 100), result("a", 2, 104), result("b", 1, 102), result("b", 2, 106), result("c", 1, 150)]
+
+
+def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) -> None:
+    (folder / "evaluations").mkdir(parents=True)
+    perplexity = {"loss": 5.0, "perplexity": math.exp(5)}
+    bins = {"by_word": [{"label": "10", "share": 1.0, "loss": 5.0}]}
+    tested = {"perplexity": perplexity, "unigram": {"perplexity": 9.0}, "bigram": {"perplexity": 8.0}}
+    tested |= {"by_frequency": bins, "train_words": train_words, "train_tokens": train_tokens}
+    (folder / "evaluations" / "test.json").write_text(json.dumps(tested))
+    summary = {"items": items, "steps": 4, "num_parameters": 7, "training_seconds": 6.0, "peak_memory_bytes": 100}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    records = [
+        {"kind": "train", "step": 2, "items": items // 2, "items_per_second": items / 4},
+        {"kind": "evaluation", "step": 2, "metrics": {"loss": 6.0}},
+        {"kind": "train", "step": 4, "items": items, "items_per_second": items / 8},
+        {"kind": "evaluation", "step": 4, "metrics": {"loss": 5.5}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_training(tmp_path: Path):
+    write_run(tmp_path / "run", items=1_200, train_words=1_000, train_tokens=1_500)
+    read = comparison.read_result(tmp_path / "run", "bpe", 3)
+    assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
+    assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
+    assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
+
+
+def test_a_row_has_the_mean_and_the_spread_over_seeds():
+    row, _, alone = comparison.rows_of(NEAR)
+    assert row.score == pytest.approx(102) and row.spread == pytest.approx(math.sqrt(8))
+    assert alone.spread is None
+    assert comparison.pooled_spread(comparison.rows_of(NEAR)) == pytest.approx(math.sqrt(8))
+    assert comparison.pooled_spread(comparison.rows_of(NEAR[::2])) is None
+
+
+def test_a_difference_that_seeds_explain_is_told_from_one_they_do_not():
+    rows = comparison.rows_of(NEAR)
+    spread = comparison.pooled_spread(rows)
+    assert [comparison.verdict(row, rows, spread) for row in rows] == ["best", "+2.0, within 2 errors", "+48.0"]
+    assert comparison.verdict(rows[1], rows, None) == "+2.0"
+
+
+def test_a_loss_that_is_no_likelihood_is_never_ranked_as_a_perplexity():
+    sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    rows = comparison.rows_of([*NEAR, sparse])
+    assert rows[-1].score == 1.5
+    assert comparison.verdict(rows[-1], rows, 1.0) == "a loss, no perplexity"
+    assert comparison.verdict(rows[0], rows, 1.0) == "best"
+
+
+def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
+    page = comparison.markdown(NEAR, "anymax compare a b c")
+    cells = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
+    assert cells == ["recipe", "a", "b", "c", "interpolated bigram", "unigram"]
+    assert "2.83 pooled" in page and "anymax compare a b c" in page
+
+
+def test_the_picture_is_drawn_with_every_recipe(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    comparison.plot(tmp_path / "picture.png", NEAR)
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
