@@ -170,10 +170,11 @@ def _is_done(job: Job) -> bool:
 
 
 def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, announce: Announcer) -> list[Job]:
-    """Train what is not done, so many at a time; those that failed. Ctrl-C has them save, and ends."""
+    """Train what is not done, so many at a time; those that failed. Ctrl-C and SIGTERM have them save, and end."""
     waiting = [job for job in jobs if not _is_done(job)]
     done, failed = len(jobs) - len(waiting), []
     running: dict[Job, subprocess.Popen[bytes]] = {}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -191,10 +192,12 @@ def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, ann
     except KeyboardInterrupt:
         announce("stopping: each training saves where it is")
         for process in running.values():
-            process.send_signal(signal.SIGINT)
+            process.terminate()
         for process in running.values():
             process.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return failed
 
 
