@@ -15,6 +15,14 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Texts that tests encode are kept apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANYMAX_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each backend, and the native one at each instruction level this machine can run."""

@@ -144,7 +144,7 @@ def _command(job: Job, options: list[str]) -> list[str]:
     anymax = [sys.executable, "-m", "anymax"]
     if (job.folder / CONFIG).exists():
         return [*anymax, "resume", str(job.folder)]
-    return [*anymax, "train", job.recipe, "--run", str(job.folder), "--seed", str(job.seed), *options]
+    return [*anymax, "train", job.recipe, "--folder", str(job.folder), "--seed", str(job.seed), *options]
 
 
 def _check_settings(job: Job, options: list[str]) -> None:

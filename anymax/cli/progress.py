@@ -106,7 +106,7 @@ class Terminal:
             self._line(f"step {record.step:,}/{total:,}  {described}  {clock(left)} left")
 
     def evaluated(self, record: "EvaluationRecord") -> None:
-        values = "  ".join(f"{name} {value:,.4g}" for name, value in record.metrics.items())
+        values = "  ".join(f"{name} {shown(value)}" for name, value in record.metrics.items())
         best = "  (best so far)" if record.is_best else ""
         self._line(f"step {record.step:,}  {record.split}: {values}{best}")
 
@@ -124,6 +124,11 @@ class Terminal:
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def shown(value: float) -> str:
+    """Four digits, and all of what stands before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
 def clock(seconds: float) -> str:

@@ -25,6 +25,7 @@ RUNS = Path("runs")
 # What a shell reports of a process that Ctrl-C ended.
 INTERRUPTED = 130
 _STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+_Folder = arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")
 _Arguments = TypeVar("_Arguments")
 
 
@@ -45,12 +46,12 @@ class NewRun:
 
     Args:
         settings: those of the recipe.
-        run: the folder of the run.
+        folder: the folder of the run.
         toy: everything tiny, to try it out in seconds: small model, few steps, text that is in every Python.
     """
 
     settings: Annotated[Settings, arg(name="")]
-    run: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")] = None
+    folder: Annotated[Path | None, _Folder] = None
     toy: Annotated[bool, arg(help_behavior_hint="")] = False
 
     @property
@@ -76,7 +77,7 @@ def train(arguments: Sequence[str]) -> int:
     name, options = _split(arguments, DEFAULT_RECIPE)
     given = new_run(name, options)
     text = given.config.task.data.path
-    folder = given.run or _default_folder(RUNS / (name if text is None else text.stem))
+    folder = given.folder or _default_folder(RUNS / (name if text is None else text.stem))
     from anymax.training import train as start
 
     with Terminal(is_likelihood=given.config.task.is_likelihood) as terminal:

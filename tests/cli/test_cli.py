@@ -43,18 +43,38 @@ def test_the_command_is_installed_and_runs_as_a_module():
     assert run("--version").stdout == result.stdout
 
 
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_help_and_version_do_not_import_torch(argument: str):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "--version",
+        "recipes",
+        "prepare --help",
+        "train --help",
+        "compare --help",
+        "evaluate --help",
+        "generate --help",
+    ],
+)
+def test_what_needs_no_torch_does_not_import_it(command: str):
     script = "import sys\nfrom anymax.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
     script += "assert 'torch' not in sys.modules"
-    result = subprocess.run([sys.executable, "-c", script, argument], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", script, *command.split()], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_reader_that_has_enough_sees_no_traceback():
+    command = [sys.executable, "-m", "anymax", "train", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 def test_help_names_every_verb_and_so_does_the_bare_command(capsys: pytest.CaptureFixture[str]):
     assert exit_code("--help") == 0
     text = capsys.readouterr().out
-    assert "bench" in text and "doctor" in text and "--version" in text
+    verbs = ["recipes", "prepare", "train", "resume", "compare", "evaluate", "generate", "bench", "doctor"]
+    assert all(f"• {verb} " in text for verb in verbs) and "--version" in text
     assert exit_code() == 0
     assert capsys.readouterr().out == text
 

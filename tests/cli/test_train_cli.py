@@ -36,7 +36,7 @@ def desk(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder to work in, a wide terminal, and texts that are encoded once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANYMAX_CACHE", str(cache))
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "400")
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,13 @@ def test_training_tells_what_it_does_tests_the_model_and_shows_what_it_writes(ca
     assert f"perplexity {tested['perplexity']['perplexity']:.2f} per word" in captured.out
 
 
+def test_on_a_terminal_training_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert code_of("train", PLAIN, *QUICK, "--data.path", own_text()) == 0
+    bar = capsys.readouterr().err
+    assert "2/2" in bar and "tokens/s" in bar
+
+
 def test_what_training_says_to_try_next_can_be_tried(capsys: pytest.CaptureFixture[str]):
     text = out(capsys, "train", *QUICK)
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
@@ -125,7 +132,7 @@ def test_what_training_says_to_try_next_can_be_tried(capsys: pytest.CaptureFixtu
 def test_options_change_any_setting_of_a_recipe():
     text = own_text()
     options = ["--optimizer.lr", "0.5", "--data.path", text, "--model.body.num-heads", "1", "--seed=7"]
-    assert code_of("train", PLAIN, *QUICK, *options, "--run", "here") == 0
+    assert code_of("train", PLAIN, *QUICK, *options, "--folder", "here") == 0
     config = json.loads(Path("here/config.json").read_text())
     assert (config["steps"], config["seed"], config["optimizer"]["lr"]) == (2, 7, 0.5)
     assert config["task"]["data"]["path"] == text and config["task"]["model"]["body"]["num_heads"] == 1
@@ -172,16 +179,17 @@ def test_a_mistake_is_told_in_words_and_nothing_is_left_behind(
 def test_a_folder_that_holds_a_run_is_refused_and_the_hint_goes_on_with_it(
     run: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert "go on with it by `anymax resume run`" in complaint(capsys, "train", *QUICK, "--run", "run")
+    assert "go on with it by `anymax resume run`" in complaint(capsys, "train", *QUICK, "--folder", "run")
     assert out(capsys, "resume", "run").startswith("test: perplexity")
 
 
-def test_runs_of_one_recipe_get_numbers_and_a_failed_start_takes_none(capsys: pytest.CaptureFixture[str]):
-    text = own_text()
-    complaint(capsys, "train", PLAIN, *QUICK, "--data.path", "absent.txt")
+def test_runs_of_one_text_get_numbers_and_a_failed_start_takes_none(capsys: pytest.CaptureFixture[str]):
+    Path("my.txt").touch()
+    complaint(capsys, "train", PLAIN, *QUICK, "--data.path", "my.txt")
+    own_text()
     for _ in range(2):
-        assert code_of("train", PLAIN, *QUICK, "--data.path", text) == 0
-    assert sorted(path.name for path in Path("runs").iterdir()) == [PLAIN, f"{PLAIN}-2"]
+        assert code_of("train", PLAIN, *QUICK, "--data.path", "my.txt") == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["my", "my-2"]
 
 
 def test_resume_says_what_is_changed_and_keeps_it(run: Path, capsys: pytest.CaptureFixture[str]):
@@ -230,7 +238,7 @@ def test_a_run_writes_and_needs_neither_its_text_nor_the_cache(
 ):
     text = own_text()
     monkeypatch.setenv("ANYMAX_CACHE", str(tmp_path / "own cache"))
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--run", "run")
+    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--folder", "run")
     before = out(capsys, "generate", "run", "the people")
     Path(text).unlink()
     shutil.rmtree("own cache")
@@ -241,7 +249,7 @@ def test_a_run_writes_and_needs_neither_its_text_nor_the_cache(
 
 def test_a_text_that_changed_since_is_refused(capsys: pytest.CaptureFixture[str]):
     text = own_text()
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--run", "run")
+    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--folder", "run")
     own_text(extra=" indeed")
     assert "the text must be the one that run was made with" in complaint(capsys, "resume", "run", "--steps", "4")
 
@@ -250,7 +258,7 @@ def test_text_in_another_encoding_is_named_with_its_place_and_can_be_read(capsys
     text = own_text(encoding="latin-1", extra=" café")
     told = complaint(capsys, "train", PLAIN, *QUICK, "--data.path", text)
     assert "my.txt is not utf-8: byte 0xe9" in told and "latin-1" in told
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--data.encoding", "latin-1", "--run", "run")
+    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--data.encoding", "latin-1", "--folder", "run")
     assert "café" in Path("run/lexicon.txt").read_text(encoding="utf-8")
 
 
@@ -267,7 +275,7 @@ def test_a_text_too_short_to_be_cut_is_refused(text: str, said: str, capsys: pyt
 def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
     recipe: str, capsys: pytest.CaptureFixture[str]
 ):
-    out(capsys, "train", recipe, *QUICK, "--data.path", own_text(), "--run", "run")
+    out(capsys, "train", recipe, *QUICK, "--data.path", own_text(), "--folder", "run")
     assert 10 < len(Path("run/lexicon.txt").read_text().splitlines()) < 100
 
 
@@ -285,7 +293,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
 
     with monkeypatch.context() as patch:
         patch.setattr(Terminal, "advanced", interrupted)
-        assert code_of("train", "--toy", "--threads", "1", "--run", "run") == 130
+        assert code_of("train", "--toy", "--threads", "1", "--folder", "run") == 130
     captured = capsys.readouterr()
     assert "stopped and saved at step 4 of 6" in captured.err
     assert captured.out == "Go on with: anymax resume run\n"
@@ -325,3 +333,4 @@ def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.
     assert len(finished) == 2
     assert out(capsys, *command) == told
     assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
+    assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
