@@ -237,6 +237,8 @@ def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
 
 
 def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:
+    from matplotlib.ticker import ScalarFormatter
+
     drawn = set()
     for result in results:
         if not result.is_likelihood:
@@ -247,6 +249,8 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
         scores = [math.exp(point.loss) for point in result.curve]
         axes.plot(places, scores, color=colours[result.recipe], label=label, linewidth=1.4)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
     _clean(axes)
 
 
