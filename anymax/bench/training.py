@@ -28,7 +28,7 @@ from anymax.models import TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, tie_
 
 Announce = Callable[[str], None]
-JOB_BUDGET = Budget(seconds=90.0, rounds=15, least=5)
+JOB_BUDGET = Budget(seconds=40.0, rounds=15, least=3)
 TWINS = ("SM", "ADP", "ADP-T")
 BODY = TransformerConfig(256, num_layers=4, num_heads=4, ffn_dim=1024)
 NUM_BATCHES = 16

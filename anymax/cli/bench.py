@@ -137,7 +137,7 @@ def training(
     """Whole training steps: adaptive layers against full ones, and ours against plain torch.
 
     Args:
-        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about ten minutes.
+        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about five minutes.
         corpus: learn from a corpus, by its name, its folder or its file.
         threads: threads that torch and the kernels use.
         output: write a Markdown page with the machine, the command and the tables.

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from anymax.cli.progress import Announcer
+from anymax.cli.train import DEFAULT_RECIPE
 from anymax.data.hub import HUB_SETS, bring
 from anymax.data.named import NAMED, AbsentCorpus, find_root
 from anymax.data.text import BPE, Text, Words
@@ -159,13 +160,15 @@ def _remarks(done: _Done) -> Iterator[str]:
 
 def next_command(text: Text) -> str:
     """The command that trains on a text."""
+    from anymax.recipes import find
+
     given = {"corpus": text.corpus, "root": text.root, "path": text.path, "splitting": text.splitting}
     if text.path is not None:
         del given["corpus"]
     if text.encoding != "utf-8":
         given["encoding"] = text.encoding
     recipe = [RECIPE_FOR_PIECES] if isinstance(text.units, BPE) else []
-    usual = BPE(size=0) if isinstance(text.units, BPE) else Words()
+    usual = find(RECIPE_FOR_PIECES if isinstance(text.units, BPE) else DEFAULT_RECIPE)().task.data.units
     changed = {name: value for name, value in vars(text.units).items() if value != getattr(usual, name)}
     given |= {f"units.{name.replace('_', '-')}": value for name, value in changed.items()}
     options = [word for name, value in given.items() if value is not None for word in (f"--data.{name}", value)]

@@ -114,6 +114,8 @@ def joined(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[Ranks]:
     dist.init_process_group("nccl" if ranks.device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield ranks
+        # None leaves before all are done: the first holds what the others ask.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

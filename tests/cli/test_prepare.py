@@ -126,7 +126,7 @@ def test_an_absent_corpus_is_brought_where_the_package_is_installed(
     run("wikitext-2")
     captured = capsys.readouterr()
     assert captured.err.startswith("bringing wikitext-2\ncounting")
-    assert captured.out.rstrip().endswith("Next: anymax train --data.corpus wikitext-2")
+    assert captured.out.rstrip().endswith("Next: anymax train --data.corpus wikitext-2 --data.units.min-count 1")
     run("wikitext-2")
     assert capsys.readouterr().err == ""
 

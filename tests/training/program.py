@@ -1,8 +1,8 @@
 """Runs in processes of their own: `python -m tests.training.program PLAN`, with a plan as JSON.
 
-Everything slow is imported once; then the process divides. Two children are the ranks that do the "jobs" of the plan,
-one after the other. Meanwhile child after child does the "killed" job, each killed at a moment drawn at random, but
-for the last, which comes to the end.
+Everything slow is imported once; then the process divides. Two children are the ranks of the first of the "jobs" of the
+plan, two more do the others, one after the other. Meanwhile child after child does the "killed" job, each killed at a
+moment drawn at random, but for the last, which comes to the end.
 """
 
 import json
@@ -37,12 +37,16 @@ def do(job: dict[str, Any]) -> None:
         train(run, job["folder"])
 
 
-def do_as_rank(rank: int, jobs: list[dict[str, Any]], store: str) -> None:
-    """The first job makes its own process group, as under torchrun; the others share one."""
+def do_as_under_torchrun(rank: int, job: dict[str, Any]) -> None:
+    """A job that makes its own process group."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    do(jobs[0])
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    for job in jobs[1:]:
+    do(job)
+
+
+def do_as_rank(rank: int, jobs: list[dict[str, Any]], port: int) -> None:
+    """Jobs that share a process group."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for job in jobs:
         do(job)
     check_log_probs_of_a_sharded_model()
     for kind in ("ddp", "fsdp"):
@@ -115,7 +119,9 @@ if __name__ == "__main__":
     random.seed(0)
     torch.set_num_threads(1)
     plan = json.loads(Path(sys.argv[1]).read_text())
-    ranks = [in_child(lambda rank=rank: do_as_rank(rank, plan["jobs"], sys.argv[1] + ".store")) for rank in (0, 1)]
+    first, *others = plan["jobs"]
+    ranks = [in_child(lambda rank=rank: do_as_under_torchrun(rank, first)) for rank in (0, 1)]
+    ranks += [in_child(lambda rank=rank: do_as_rank(rank, others, plan["port"])) for rank in (0, 1)]
     killed = do_while_killed(plan["killed"], plan["kills"])
-    assert [os.waitpid(rank, 0)[1] for rank in ranks] == [0, 0], "a rank failed"
+    assert not any(os.waitpid(rank, 0)[1] for rank in ranks), "a rank failed"
     print(killed)
