@@ -151,10 +151,10 @@ def _check_settings(job: Job, options: list[str]) -> None:
     """Refuse to go on with a training of an earlier comparison that had other settings."""
     if not (job.folder / CONFIG).exists():
         return
-    from anymax.cli.train import new_run
+    from anymax.cli.train import found_from_anywhere, new_run
     from anymax.training.plain import as_plain
 
-    asked = new_run(job.recipe, [*options, "--seed", str(job.seed)]).config
+    asked = found_from_anywhere(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
     different = list(changes(read_plain_config(job.folder), as_plain(asked)))
     if different:
         raise ValueError(

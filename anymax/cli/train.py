@@ -76,12 +76,13 @@ def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
     name, options = _split(arguments, DEFAULT_RECIPE)
     given = new_run(name, options)
-    text = given.config.task.data.path
+    config = found_from_anywhere(given.config)
+    text = config.task.data.path
     folder = given.folder or _default_folder(RUNS / (name if text is None else text.stem))
     from anymax.training import train as start
 
-    with Terminal(is_likelihood=given.config.task.is_likelihood) as terminal:
-        outcome = start(given.config, folder, reporter=terminal, announce=terminal.announce)
+    with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
+        outcome = start(config, folder, reporter=terminal, announce=terminal.announce)
     return finish(outcome)
 
 
@@ -165,6 +166,13 @@ def _settings(config: RunConfig, options: list[str]) -> Settings:
     elif "--epochs" in given and "--steps" not in given:
         config = replace(config, epochs=config.epochs or 1.0, steps=None)
     return Settings(**vars(config))
+
+
+def found_from_anywhere(config: RunConfig) -> RunConfig:
+    """The same with whole paths, since a run may be resumed from another folder."""
+    data = config.task.data
+    path, root = (None if part is None else part.absolute() for part in (data.path, data.root))
+    return replace(config, task=replace(config.task, data=replace(data, path=path, root=root)))
 
 
 def _default_folder(folder: Path) -> Path:

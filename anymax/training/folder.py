@@ -59,8 +59,14 @@ def check_new(folder: Path) -> None:
         raise ValueError(
             f"folder must be new, but {folder} holds a run; go on with it by `anymax resume {folder}`, or name another"
         )
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(not path.match(".*.part") for path in folder.iterdir()):
         raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes left that were killed halfway."""
+    for path in folder.glob(".*.part"):
+        path.unlink()
 
 
 def check_writable(folder: Path) -> None:

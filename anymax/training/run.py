@@ -24,6 +24,7 @@ from anymax.training.folder import (
     check_writable,
     read_config,
     read_plain_config,
+    remove_leftovers,
     write_config,
     write_json,
 )
@@ -93,6 +94,7 @@ def resume(
     with _sitting(config) as ranks:
         ranks.on_first(lambda: check_writable(folder))
         ranks.on_first(checkpoints.remove_leftovers)
+        ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
         task = _build(config, folder, ranks, announce)
         ranks.on_first(lambda: _check_room(config, folder, task))
