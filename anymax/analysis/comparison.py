@@ -1,4 +1,4 @@
-"""Several recipes side by side: their runs, over several seeds, as one table and as curves. Imports no torch."""
+"""Several recipes side by side: their runs, over several seeds, as one table and as curves."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from anymax.training.folder import SUMMARY
+from anymax.evaluation import Bin, FrequencyTable
+from anymax.evaluation.frequency_report import COLOURS, clean, draw
+from anymax.training import read_metrics
+from anymax.training.folder import SUMMARY, TESTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# What `anymax train` leaves in a run's folder when it has tested the model.
-TESTED = Path("evaluations") / "test.json"
-METRICS = "metrics.jsonl"
-# Apart from each other for colour-blind eyes too. Okabe and Ito 2008.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000", "#b8a800")
 HEAD = ("recipe", "test", "spread", "behind", "parameters", "words/s", "seconds", "memory")
 
 
@@ -45,7 +43,7 @@ class Result:
         words: of the training text that were read, those read again included.
         seconds: of training, without evaluations and checkpoints.
         memory: the most bytes the process held.
-        frequency: the loss by the training frequency of the word: a label, the share of words and the loss of each bin.
+        frequency: the loss by the training frequency of the word.
     """
 
     recipe: str
@@ -59,7 +57,7 @@ class Result:
     seconds: float
     memory: int
     curve: tuple[Point, ...]
-    frequency: tuple[tuple[str, float, float | None], ...]
+    frequency: tuple[Bin, ...]
 
     @property
     def score(self) -> float:
@@ -107,15 +105,14 @@ def read_result(folder: Path, recipe: str, seed: int) -> Result:
         words=words,
         seconds=summary["training_seconds"],
         memory=summary["peak_memory_bytes"],
-        curve=tuple(_curve(folder / METRICS, words / summary["steps"])),
-        frequency=tuple((bin["label"], bin["share"], bin["loss"]) for bin in tested["by_frequency"]["by_word"]),
+        curve=tuple(_curve(folder, words / summary["steps"])),
+        frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
     )
 
 
-def _curve(file: Path, words_per_step: float) -> Iterator[Point]:
+def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:
     seconds, items = 0.0, 0
-    for line in file.read_text().splitlines():
-        record = json.loads(line)
+    for record in read_metrics(folder):
         if record["kind"] == "train":
             seconds += (record["items"] - items) / record["items_per_second"]
             items = record["items"]
@@ -230,7 +227,9 @@ def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
     _draw_curves(by_seconds, results, colours, "seconds")
     by_words.set(title="Validation perplexity by words read", xlabel="million words", ylabel="perplexity per word")
     by_seconds.set(title="Validation perplexity by time", xlabel="seconds of training", ylabel="perplexity per word")
-    _draw_frequency(by_frequency, results, colours)
+    draw(by_frequency, {recipe: _mean_bins(results, recipe) for recipe in colours})
+    by_frequency.set(title="Test loss by training frequency", xlabel="count up to; share of the words")
+    by_frequency.set_ylabel("loss per word")
     handles, labels = by_words.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False)
     figure.savefig(path)
@@ -251,24 +250,15 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.yaxis.set_minor_formatter(ScalarFormatter())
-    _clean(axes)
+    clean(axes)
 
 
-def _draw_frequency(axes: Axes, results: Sequence[Result], colours: Mapping[str, str]) -> None:
-    filled = [place for place, (_, share, _) in enumerate(results[0].frequency) if share]
-    width = 0.8 / len(colours)
-    for number, (recipe, colour) in enumerate(colours.items()):
-        runs = [result for result in results if result.recipe == recipe]
-        means = [statistics.fmean(run.frequency[place][2] or 0.0 for run in runs) for place in filled]
-        shift = (number - (len(colours) - 1) / 2) * width
-        axes.bar([at + shift for at in range(len(filled))], means, width * 0.92, color=colour)
-    labels = [f"{results[0].frequency[place][0]}\n{results[0].frequency[place][1]:.1%}" for place in filled]
-    axes.set_xticks(range(len(filled)), labels)
-    axes.set(title="Test loss by training frequency", xlabel="count up to; share of the words", ylabel="nats per word")
-    _clean(axes)
-
-
-def _clean(axes: Axes) -> None:
-    axes.grid(color="#e9ecef")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+def _mean_bins(results: Sequence[Result], recipe: str) -> list[Bin]:
+    """The bins of a recipe, with the mean of their losses over seeds."""
+    of_seeds = zip(*(result.frequency for result in results if result.recipe == recipe), strict=True)
+    return [
+        replace(bins[0], loss=statistics.fmean(bin.loss for bin in bins if bin.loss is not None))
+        if bins[0].num_words
+        else bins[0]
+        for bins in of_seeds
+    ]

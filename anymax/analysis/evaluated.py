@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from anymax.data.corpus import Split
+from anymax.data.prepared import Announce
 from anymax.evaluation import FrequencyTable, Perplexity, interpolated_bigram, unigram
 from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.language_modeling_config import Evaluation
-from anymax.training.task import Announce
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def evaluate_task(
     by_frequency = task.by_frequency(split, announce=announce)
 
     def progress(done: int, total: int) -> None:
-        announce(f"scoring {split}", done, total)
+        announce(f"scoring {split}: {done:,} of {total:,} tokens")
 
     measured = task.perplexity(task.model, split, evaluation=evaluation, each=by_frequency.add, progress=progress)
     counted = count_baselines(task, split, announce=announce) if baselines else None

@@ -5,17 +5,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from anymax.bench.machine import Machine
 from anymax.bench.memory import peak_bytes
+from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
-from anymax.bench.report import machine_facts, machine_line, number
+from anymax.bench.report import number
 from anymax.bench.timing import Budget, Run, Timing, time_interleaved
 
 MIB = 2**20
+COLUMNS = ("ms", "ratio", "extra MiB", "ratio")
 
 
 @dataclass(frozen=True)
@@ -79,32 +79,19 @@ def fastest(function: str, runs: Mapping[str, Run], budget: Budget) -> Sweep:
 
 def terminal(report: Report) -> RenderableType:
     """One table per job."""
-    parts: list[RenderableType] = [Text(machine_line(report.machine), style="dim"), ""]
-    for comparison in report.comparisons:
-        table = Table(title=comparison.job, title_justify="left", title_style="bold")
-        table.add_column()
-        for heading in ("ms", "ratio", "extra MiB", "ratio"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for entry in comparison.entries:
-            name = f"{entry.name} [dim]{entry.setting}[/dim]" if entry.setting else entry.name
-            table.add_row(name, *_cells(entry, comparison, "{} [dim]±{}[/dim]", with_half_range=True))
-        parts += [table, ""]
-    parts += [Text(f"{note[0].upper()}{note[1:]}.", style="dim") for note in report.notes]
-    parts.append(Text("± is half the distance between the quartiles; below 1 is better.", style="dim"))
-    return Group(*parts)
+    tables = [
+        terminal_table(comparison.job, COLUMNS, _rows(comparison, "{} [dim]±{}[/dim]", with_half_range=True))
+        for comparison in report.comparisons
+    ]
+    return terminal_page(report.machine, tables, report.notes, "below 1 is better")
 
 
 def markdown(report: Report, command: str) -> str:
     """A page that holds the machine, the command, the tables with their quartiles, and what was tried for the peers."""
-    lines = [f"# Benchmark: {report.title}", "", "```", f"$ {command}", "```", ""]
-    lines += [f"- {label}: {value}" for label, value in machine_facts(report.machine)] + [""]
-    lines += [f"{note[0].upper()}{note[1:]}." for note in report.notes]
-    lines += ["In brackets the quartiles; below 1 is better.", ""]
+    lines = page_head(report.title, report.machine, command, report.notes, "below 1 is better")
     for comparison in report.comparisons:
-        lines += [f"## {comparison.job}", "", *_markdown_table(comparison), ""]
-        for sweep in comparison.sweeps:
-            tried = ", ".join(f"{setting}: {value:.4g}" for setting, value in sweep.tried.items())
-            lines += [f"Tried for {sweep.function}, {sweep.found}: {tried}.", ""]
+        rows = _rows(comparison, "{} [{}, {}]", with_half_range=False)
+        lines += [f"## {comparison.job}", "", *markdown_table(COLUMNS, rows), "", *tried(comparison.sweeps)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -112,12 +99,9 @@ def as_json(report: Report, command: str) -> str:
     return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 
-def _markdown_table(comparison: Comparison) -> Iterator[str]:
-    yield "| | ms | ratio | extra MiB | ratio |"
-    yield "|---|---:|---:|---:|---:|"
+def _rows(comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[TableRow]:
     for entry in comparison.entries:
-        name = f"{entry.name} `{entry.setting}`" if entry.setting else entry.name
-        yield f"| {name} | {' | '.join(_cells(entry, comparison, '{} [{}, {}]', with_half_range=False))} |"
+        yield TableRow(entry.name, entry.setting, [*_cells(entry, comparison, form, with_half_range=with_half_range)])
 
 
 def _cells(entry: Measured, comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[str]:

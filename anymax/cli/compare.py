@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shlex
 import shutil
 import signal
@@ -20,7 +19,8 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from anymax.cli.progress import Announcer
-from anymax.training.folder import CONFIG, SUMMARY, changes, read_plain_config
+from anymax.training import read_metrics
+from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
@@ -133,8 +133,7 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
         )
     if done.returncode:
         raise ValueError(f"{recipe} could not be trained: {done.stderr[-2000:]}")
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    before, after = (record for record in records if record["kind"] == "train")
+    before, after = (record for record in read_metrics(folder) if record["kind"] == "train")
     shutil.rmtree(folder)
     seconds = (after["items"] - before["items"]) / after["items_per_second"]
     return max(1, round(given.seconds * (after["step"] - before["step"]) / seconds))
@@ -164,8 +163,6 @@ def _check_settings(job: Job, options: list[str]) -> None:
 
 
 def _is_done(job: Job) -> bool:
-    from anymax.analysis.comparison import TESTED
-
     return (job.folder / SUMMARY).exists() and (job.folder / TESTED).exists()
 
 
@@ -209,8 +206,6 @@ def _start(job: Job, command: list[str]) -> subprocess.Popen[bytes]:
 
 def _how_far(job: Job) -> str:
     """The name of a training and the last step it recorded."""
-    from anymax.training import read_metrics
-
     records = read_metrics(job.folder)
     step = f" at step {records[-1]['step']:,}" if records else ""
     return f"{job.folder.name}{step}"

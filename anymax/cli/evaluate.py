@@ -14,8 +14,8 @@ from anymax.cli.progress import Announcer
 
 if TYPE_CHECKING:
     from anymax.analysis.evaluated import Evaluated
+    from anymax.data.prepared import Announce
     from anymax.training.language_modeling import LanguageModelingTask
-    from anymax.training.task import Announce
 
 _AsConfig = arg(help_behavior_hint="(default: as the run's config has it)")
 
@@ -85,9 +85,9 @@ def open_language_model(run: Path, step: int | None, announce: Announce) -> Lang
 def write(evaluated: Evaluated, run: Path, name: str) -> list[Path]:
     """The numbers as JSON and, where matplotlib is installed, as a picture; the files that were written."""
     from anymax.evaluation import frequency_report
-    from anymax.training.folder import write_json
+    from anymax.training.folder import EVALUATIONS, write_json
 
-    folder = run / "evaluations"
+    folder = run / EVALUATIONS
     folder.mkdir(exist_ok=True)
     paths = [folder / f"{name}.json"]
     write_json(paths[0], evaluated.as_dict())

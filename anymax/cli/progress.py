@@ -17,7 +17,10 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Announcer:
-    """Shows what is being done: `announce("scoring", 10, 100)` or `announce("encoding: 10 lines")`, however often."""
+    """Shows what is being done: `announce("encoding: 10 lines")`, however often.
+
+    Where there is no terminal, what stands before the colon is said once, and again after a while.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -29,11 +32,14 @@ class Announcer:
         return self
 
     def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take it off the terminal."""
         if self._status is not None:
             self._status.stop()
 
-    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None:
-        text = what if total is None else f"{what}: {done:,} of {total:,}"
+    def __call__(self, text: str) -> None:
         if self._status is not None:
             self._status.update(Text(text))
             self._status.start()
@@ -70,12 +76,12 @@ class Terminal:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self.announce.__exit__(*reason)
+        self.announce.close()
         if self._bar is not None:
             self._bar.stop()
 
     def started(self, start: "Start") -> None:
-        self.announce.__exit__()
+        self.announce.close()
         self._start = start
         on = f"{start.world_size} x {start.device}" if start.world_size > 1 else start.device
         since = f", from step {start.step:,}" if start.step else ""

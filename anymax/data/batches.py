@@ -50,10 +50,7 @@ class Batches(ABC):
     """
 
     def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int) -> None:
-        if tokens.dim() != 1 or tokens.is_floating_point() or tokens.numel() == 0:
-            raise ValueError(
-                f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
-            )
+        check_stream(tokens)
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
         self.tokens = tokens
@@ -103,18 +100,15 @@ class Batches(ABC):
     def _gather(self, spans: Spans) -> Batch:
         """This rank's rows, as wide as the longest row of all ranks."""
         width = int((spans.ends - spans.starts).max())
-        first, end = _share(len(spans.starts), self.rank, self.world_size)
+        first, end = share(len(spans.starts), self.rank, self.world_size)
         starts, ends = spans.starts[first:end].tolist(), spans.ends[first:end].tolist()
         if not starts:
             starts, ends = [0], [0]
         target = torch.full((len(starts), width), IGNORE_INDEX)
         ids = torch.full((len(starts), width), self.eos)
         for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
-            length = stop - start
-            target[row, :length] = self.tokens[start:stop].long()
-            # The first token of the stream has none before it and keeps the "<eos>".
-            skipped = int(start == 0)
-            ids[row, skipped:length] = self.tokens[start - 1 + skipped : max(stop - 1, 0)].long()
+            target[row, : stop - start] = self.tokens[start:stop].long()
+            fill_read(ids[row], self.tokens, start, stop)
         return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts))
 
 
@@ -139,7 +133,7 @@ class ContiguousBatches(Batches):
             raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")
         self.batch_size = batch_size
         self.block = block
-        edges = torch.tensor([_share(len(tokens), row, batch_size) for row in range(batch_size)])
+        edges = torch.tensor([share(len(tokens), row, batch_size) for row in range(batch_size)])
         self._starts, self._ends = edges.unbind(1)
 
     def __len__(self) -> int:
@@ -207,7 +201,22 @@ def draw_order(number: int, seed: int | None, epoch: int, purpose: str = "rows")
     return torch.randperm(number, generator=generator)
 
 
-def _share(number: int, part: int, parts: int) -> tuple[int, int]:
+def fill_read(row: Tensor, tokens: Tensor, start: int, stop: int) -> None:
+    """Write what is read before each token from `start` to `stop` to the front of a row that is full of "<eos>"."""
+    # The first token of the stream has none before it and keeps the "<eos>".
+    skipped = int(start == 0)
+    row[skipped : stop - start] = tokens[start - 1 + skipped : max(stop - 1, 0)].long()
+
+
+def check_stream(tokens: Tensor) -> None:
+    """A stream is one dimension of integers, and has some."""
+    if tokens.dim() != 1 or tokens.is_floating_point() or tokens.numel() == 0:
+        raise ValueError(
+            f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
+        )
+
+
+def share(number: int, part: int, parts: int) -> tuple[int, int]:
     """Where one of several neighbouring parts begins and ends; the first ones are larger by one where needed."""
     size, rest = divmod(number, parts)
     first = part * size + min(part, rest)

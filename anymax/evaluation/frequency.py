@@ -1,8 +1,8 @@
 """The loss by how often a word, or the word before it, occurs in training text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -58,6 +58,15 @@ class FrequencyTable:
             name: [{"label": bin.label, **asdict(bin)} for bin in bins]
             for name, bins in (("by_word", self.by_word), ("by_previous", self.by_previous))
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_dict` gave."""
+        by_word, by_previous = (
+            tuple(Bin(**{name: bin[name] for name in Bin.__dataclass_fields__}) for bin in values[kind])
+            for kind in ("by_word", "by_previous")
+        )
+        return cls(by_word, by_previous)
 
 
 class LossByFrequency:

@@ -1,7 +1,7 @@
 """Losses by frequency as tables on a terminal, as Markdown and as a picture, for one model or several."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BY_WORD = "Loss by the training frequency of the word"
 BY_PREVIOUS = "Loss by the training frequency of the previous word"
 # Apart from each other for colour-blind eyes too, and in print by their lightness. Okabe and Ito 2008.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000", "#f0e442")
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000", "#b8a800")
 
 Tables = Mapping[str, FrequencyTable]
 
@@ -45,7 +45,7 @@ def plot(path: str | os.PathLike[str], tables: Tables) -> None:
 
     figure = Figure(figsize=(12, 4.8), dpi=120, facecolor="white", layout="constrained")
     for axes, (title, of_models) in zip(figure.subplots(1, 2), _kinds(tables), strict=True):
-        _draw(axes, of_models)
+        draw(axes, of_models)
         axes.set(
             title=title, xlabel="count in training text up to; below it the share of words", ylabel="loss per word"
         )
@@ -54,7 +54,8 @@ def plot(path: str | os.PathLike[str], tables: Tables) -> None:
     figure.savefig(path)
 
 
-def _draw(axes: "Axes", of_models: Mapping[str, tuple[Bin, ...]]) -> None:
+def draw(axes: "Axes", of_models: Mapping[str, Sequence[Bin]]) -> None:
+    """Groups of bars, one bar for each model; bins without words are left out."""
     some = next(iter(of_models.values()))
     filled = [place for place, bin in enumerate(some) if bin.num_words]
     width = 0.8 / len(of_models)
@@ -64,6 +65,11 @@ def _draw(axes: "Axes", of_models: Mapping[str, tuple[Bin, ...]]) -> None:
         places = [at + shift for at in range(len(filled))]
         axes.bar(places, losses, width * 0.92, label=name, color=COLOURS[number % len(COLOURS)])
     axes.set_xticks(range(len(filled)), [f"{some[place].label}\n{some[place].share:.1%}" for place in filled])
+    clean(axes)
+
+
+def clean(axes: "Axes") -> None:
+    """A light grid, and no frame where nothing is measured."""
     axes.grid(axis="y", color="#e9ecef")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from anymax.evaluation.scoring import Scored, check_stream
+from anymax.data.batches import check_stream
+from anymax.evaluation.scoring import Scored
 
 Unit = Literal["word", "piece", "byte"]
 Reduce = Callable[[Tensor], Tensor]

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from anymax.data.batches import check_stream
 from anymax.evaluation.loss_sums import Unit, add_up, check_words
 from anymax.evaluation.measured_perplexity import Perplexity
 from anymax.evaluation.pair_counts import PairCounts, neighbours
-from anymax.evaluation.scoring import Scored, check_stream
+from anymax.evaluation.scoring import Scored
 from anymax.mappings.arguments import check_positive
 
 # Groups of previous words by their counts: 1, 2 and 3, 4 to 7, and so on.

@@ -4,17 +4,15 @@ Shapes: B rows of a call, T tokens of the longest row.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches import IGNORE_INDEX
-from anymax.evaluation.windows import Window, WindowKind, carried_rounds, in_rounds, share, stretches, windows_over
+from anymax.data.batches import IGNORE_INDEX, check_stream, fill_read, share
+from anymax.evaluation.windows import Window, WindowKind, carried_rounds, in_rounds, stretches, windows_over
 from anymax.mappings.arguments import check_positive
-from anymax.models import LanguageModel
-from anymax.vocabulary import FullOutput, SparseOutput
+from anymax.models.language_model import LanguageModel, evaluating
 
 BATCH_TOKENS = 8192
 
@@ -126,24 +124,6 @@ def _score(
                 progress(num_scored, len(tokens))
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and targets as they are; afterwards every module is as it was."""
-    was_training = [(module, module.training) for module in model.modules()]
-    outputs = [module for module in model.modules() if isinstance(module, FullOutput | SparseOutput)]
-    was_smoothed = [(output, output.label_smoothing) for output in outputs]
-    model.eval()
-    for output in outputs:
-        output.label_smoothing = 0.0
-    try:
-        yield
-    finally:
-        for module, training in was_training:
-            module.training = training
-        for output, smoothing in was_smoothed:
-            output.label_smoothing = smoothing
-
-
 def _gather(tokens: Tensor, windows: Sequence[Window], eos: int) -> tuple[Tensor, Tensor]:
     """What is read and what is predicted; a rank without windows gets a row without targets."""
     windows = windows or [Window(0, 0, 0)]
@@ -151,9 +131,7 @@ def _gather(tokens: Tensor, windows: Sequence[Window], eos: int) -> tuple[Tensor
     ids_BT = torch.full((len(windows), width), eos)
     target_BT = torch.full((len(windows), width), IGNORE_INDEX)
     for row, (start, scored, end) in enumerate(windows):
-        # The first token of the stream has none before it and keeps the "<eos>".
-        skipped = int(start == 0)
-        ids_BT[row, skipped : end - start] = tokens[start - 1 + skipped : max(end - 1, 0)].long()
+        fill_read(ids_BT[row], tokens, start, end)
         target_BT[row, scored - start : end - start] = tokens[scored:end].long()
     return ids_BT, target_BT
 
@@ -163,13 +141,6 @@ def _by_stretch(windows: Sequence[Window], tokens: Tensor, losses: Tensor) -> It
     sizes = [end - start for start, end in found]
     for (start, _), of_tokens, of_losses in zip(found, tokens.split(sizes), losses.split(sizes), strict=True):
         yield Scored(start, of_tokens, of_losses)
-
-
-def check_stream(tokens: Tensor) -> None:
-    if tokens.dim() != 1 or tokens.is_floating_point() or tokens.numel() == 0:
-        raise ValueError(
-            f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
-        )
 
 
 def _check(

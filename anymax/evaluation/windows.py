@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from anymax.data.batches import share
+
 WindowKind = Literal["contiguous", "sentences", "single"]
 
 
@@ -58,11 +60,6 @@ def carried_rounds(num_tokens: int, *, rows: int, block: int) -> Iterator[list[W
     for done in range(0, longest, block):
         spans = [(min(start + done, end), min(start + done + block, end)) for start, end in edges]
         yield [Window(start, start, end) for start, end in spans]
-
-
-def share(number: int, part: int, parts: int) -> tuple[int, int]:
-    """Where one of several neighbouring parts of nearly one size begins and ends."""
-    return part * number // parts, (part + 1) * number // parts
 
 
 def stretches(windows: Iterable[Window]) -> list[tuple[int, int]]:

@@ -4,13 +4,11 @@ Shapes: B batch, N positions, K candidates.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from anymax.models.language_model import LanguageModel
+from anymax.models.language_model import LanguageModel, evaluating
 from anymax.vocabulary import OutputLayer
 
 
@@ -45,7 +43,7 @@ def generate(
     cache = model.new_cache(prompt_ids.shape[1] + num_tokens - 1)
     texts, ids = [prompt_ids], prompt_ids
     is_over = prompt_ids.new_zeros(prompt_ids.shape[0], dtype=torch.bool)
-    with _evaluating(model):
+    with evaluating(model):
         for _ in range(num_tokens):
             hidden = model.hidden(ids, cache)[:, -1]
             words = draw_next(
@@ -80,18 +78,6 @@ def draw_next(
         # A word is kept if those before it are not yet enough.
         probs_BK = probs_BK * (probs_BK.cumsum(-1) - probs_BK < top_p)
     return best.words.gather(1, torch.multinomial(probs_BK, 1, generator=generator))[:, 0]
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Everything in evaluation mode, and afterwards every module in the mode it was in."""
-    was_training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training:
-            module.training = training
 
 
 def _check(

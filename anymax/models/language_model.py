@@ -1,12 +1,14 @@
 """What every language model promises: words in, the loss of the words that follow out, a cache to go on from."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from anymax.mappings import LearnedEntmax
-from anymax.vocabulary import OutputLayer
+from anymax.vocabulary import FullOutput, OutputLayer, SparseOutput
 
 
 class LanguageModel(nn.Module, ABC):
@@ -70,6 +72,24 @@ def _whole(tensor: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and targets as they are; afterwards every module is as it was."""
+    was_training = [(module, module.training) for module in model.modules()]
+    outputs = [module for module in model.modules() if isinstance(module, FullOutput | SparseOutput)]
+    was_smoothed = [(output, output.label_smoothing) for output in outputs]
+    model.eval()
+    for output in outputs:
+        output.label_smoothing = 0.0
+    try:
+        yield
+    finally:
+        for module, training in was_training:
+            module.training = training
+        for output, smoothing in was_smoothed:
+            output.label_smoothing = smoothing
 
 
 def check_ids(ids: Tensor) -> None:

@@ -126,12 +126,12 @@ class LanguageModelConfig:
         """Whether the model goes on in a batch from where the batch before ended."""
         return self.body.carries_state
 
-    def toy(self, vocabulary_size: int) -> Self:
-        """The same model at a size for tests: its layers, bands and ties, tiny, for a few hundred words."""
+    def toy(self) -> Self:
+        """The same model at a size for tests: its layers, bands and ties, tiny, for any number of words."""
         return replace(
             self,
-            input=self.input.toy(self.body.input_dim, vocabulary_size),
-            output=self.output.toy(self.body.output_dim, vocabulary_size),
+            input=self.input.toy(self.body.input_dim),
+            output=self.output.toy(self.body.output_dim),
             body=self.body.toy(),
         )
 

@@ -20,7 +20,7 @@ class Fixed:
 
     dim: int | None = None
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim))
 
@@ -45,9 +45,9 @@ class Adaptive:
     def __post_init__(self) -> None:
         _check_bands(self.cutoffs, self.shares)
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many bands of fewer words."""
-        return _toy_bands(self, model_dim, vocabulary_size)
+        return _toy_bands(self, model_dim)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Characters:
     num_highways: int = 1
     max_bytes: int = 50
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many widths of few filters."""
         return replace(self, char_dim=4, filters=tuple((width, 4) for width, _ in self.filters))
 
@@ -86,7 +86,7 @@ class Full:
     bias: bool = False
     label_smoothing: float = 0.0
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim))
 
@@ -117,9 +117,9 @@ class AdaptiveSoftmax:
     def __post_init__(self) -> None:
         _check_bands(self.cutoffs, self.shares)
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many bands of fewer words."""
-        return _toy_bands(self, model_dim, vocabulary_size)
+        return _toy_bands(self, model_dim)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Mixture:
     bias: bool = True
     latent_dropout: float = 0.0
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim), num_experts=min(self.num_experts, 3))
 
@@ -163,7 +163,7 @@ class Sparse:
     bias: bool = False
     label_smoothing: float = 0.0
 
-    def toy(self, model_dim: int, vocabulary_size: int) -> Self:
+    def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim))
 
@@ -183,15 +183,11 @@ def _check_bands(cutoffs: tuple[int, ...], shares: tuple[float, ...]) -> None:
         raise ValueError(f"shares must rise and lie between 0 and 1, got {shares}")
 
 
-def _toy_bands(layer: Banded, model_dim: int, vocabulary_size: int) -> Banded:
-    num_cutoffs = len(layer.cutoffs) or len(layer.shares)
-    if vocabulary_size < 2**num_cutoffs:
-        raise ValueError(
-            f"vocabulary_size must be at least {2**num_cutoffs} for {num_cutoffs} cutoffs, got {vocabulary_size}"
-        )
-    cutoffs = tuple(vocabulary_size // 2 ** (num_cutoffs - i) for i in range(num_cutoffs))
+def _toy_bands(layer: Banded, model_dim: int) -> Banded:
+    num_tails = len(layer.cutoffs) or len(layer.shares)
+    shares = tuple(0.5 ** (num_tails - i) for i in range(num_tails))
     # A toy is too narrow for four bands that each have a quarter of the width before.
-    return replace(layer, cutoffs=cutoffs, shares=(), dim=_toy_dim(layer.dim, model_dim), factor=min(layer.factor, 2))
+    return replace(layer, cutoffs=(), shares=shares, dim=_toy_dim(layer.dim, model_dim), factor=min(layer.factor, 2))
 
 
 def _toy_dim(dim: int | None, model_dim: int) -> int | None:

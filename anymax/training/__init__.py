@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from anymax.training.schedules import Cosine as Cosine
     from anymax.training.schedules import CosineCycles as CosineCycles
     from anymax.training.schedules import InverseSquareRoot as InverseSquareRoot
-    from anymax.training.task import Announce as Announce
     from anymax.training.task import Step as Step
     from anymax.training.task import Task as Task
 
@@ -43,7 +42,6 @@ _HOME_OF = {
     "Adagrad": "optimizers",
     "Adam": "optimizers",
     "AdamW": "optimizers",
-    "Announce": "task",
     "Constant": "schedules",
     "Cosine": "schedules",
     "CosineCycles": "schedules",

@@ -15,6 +15,9 @@ from anymax.training.plain import as_plain, from_plain
 CONFIG = "config.json"
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
+EVALUATIONS = "evaluations"
+# What a run reaches on the test split, written when it ends.
+TESTED = f"{EVALUATIONS}/test.json"
 
 
 def read_config(folder: str | os.PathLike[str]) -> RunConfig:

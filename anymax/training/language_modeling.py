@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
 from anymax.data.batches import IGNORE_INDEX, Batch, Batches
 from anymax.data.corpus import Split
+from anymax.data.prepared import Announce
 from anymax.data.units import Units
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
 from anymax.models import LSTMLM, LanguageModel, RecurrentState, build_language_model
@@ -20,7 +21,7 @@ from anymax.training.checkpoints import Checkpoints, Which
 from anymax.training.folder import CHECKPOINTS, read_config
 from anymax.training.language_modeling_config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
 from anymax.training.ranks import Ranks
-from anymax.training.task import Announce, Step, Task
+from anymax.training.task import Step, Task
 from anymax.training.tensors import load_model
 
 

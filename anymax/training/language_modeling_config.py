@@ -10,9 +10,9 @@ from anymax.data.text import Text
 from anymax.models.language_model_config import LanguageModelConfig, Sparse
 
 if TYPE_CHECKING:
+    from anymax.data.prepared import Announce
     from anymax.training.language_modeling import LanguageModelingTask
     from anymax.training.ranks import Ranks
-    from anymax.training.task import Announce
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,10 @@ class LanguageModeling:
         return replace(
             self,
             data=self.data.toy(),
-            model=self.model.toy(TOY_WORDS),
+            model=self.model.toy(),
             batching=_toy_batching(self.batching),
             evaluation=replace(self.evaluation, block=16, context=min(self.evaluation.context, 8)),
         )
-
-
-TOY_WORDS = 400
 
 
 def _toy_batching(batching: Batching) -> Batching:

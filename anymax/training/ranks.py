@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from anymax.data.batches import share
+
 # The first rank may prepare a large corpus while the others wait for it.
 PATIENCE = timedelta(hours=2)
 
@@ -86,9 +88,8 @@ class Ranks:
 
     def share_rows(self, rows: Tensor) -> Tensor:
         """This rank's part of the rows of all, divided as `anymax.data.Batches` divides a batch."""
-        size, rest = divmod(len(rows), self.world_size)
-        first = self.rank * size + min(self.rank, rest)
-        return rows[first : first + size + (self.rank < rest)]
+        first, end = share(len(rows), self.rank, self.world_size)
+        return rows[first:end]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from anymax.data.prepared import Announce
 from anymax.training.checkpoints import Checkpoints
 from anymax.training.config import Device, RunConfig
 from anymax.training.folder import (
@@ -33,7 +34,7 @@ from anymax.training.metrics import check_tensorboard
 from anymax.training.plain import as_plain
 from anymax.training.ranks import Ranks, joined
 from anymax.training.reporting import Outcome, Reporter, Silent
-from anymax.training.task import Announce, Task
+from anymax.training.task import Task
 from anymax.training.tensors import load_model, num_bytes, num_parameters
 from anymax.training.updater import check_precision
 from anymax.version import __version__
@@ -172,7 +173,7 @@ def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | N
     return config.task.build(folder, ranks, seed=config.seed, announce=told)
 
 
-def _quiet(what: str, done: int = 0, total: int | None = None) -> None:
+def _quiet(what: str) -> None:
     """Nobody asked."""
 
 

@@ -11,12 +11,6 @@ from torch import Tensor, nn
 from anymax.data.corpus import Split
 
 
-class Announce(Protocol):
-    """Told what is being done before training begins, and how far it is where that is known."""
-
-    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None: ...
-
-
 @dataclass(frozen=True)
 class Step:
     """What a batch gave.

@@ -9,11 +9,12 @@ import pytest
 
 from anymax.analysis import comparison
 from anymax.analysis.comparison import Point, Result
+from anymax.evaluation import Bin, FrequencyTable
 
 
 def result(recipe: str, seed: int, perplexity: float) -> Result:
     curve = (Point(1e5, 10.0, math.log(2 * perplexity)), Point(2e5, 20.0, math.log(perplexity)))
-    frequency = (("10", 0.25, 9.0), ("100", 0.75, 3.0), ("1K", 0.0, None))
+    frequency = (Bin(None, 10, 25, 0.25, 9.0), Bin(10, 100, 75, 0.75, 3.0), Bin(100, None, 0, 0.0, None))
     return Result(
         recipe, seed, math.log(perplexity), True, 900.0, 300.0, 1_000, 2e5, 20.0, 50_000_000, curve, frequency
     )
@@ -25,7 +26,7 @@ NEAR = [result("a", 1, 100), result("a", 2, 104), result("b", 1, 102), result("b
 def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) -> None:
     (folder / "evaluations").mkdir(parents=True)
     perplexity = {"loss": 5.0, "perplexity": math.exp(5)}
-    bins = {"by_word": [{"label": "10", "share": 1.0, "loss": 5.0}]}
+    bins = FrequencyTable((Bin(None, 10, 7, 1.0, 5.0),), (Bin(None, None, 7, 1.0, 5.0),)).as_dict()
     tested = {"perplexity": perplexity, "unigram": {"perplexity": 9.0}, "bigram": {"perplexity": 8.0}}
     tested |= {"by_frequency": bins, "train_words": train_words, "train_tokens": train_tokens}
     (folder / "evaluations" / "test.json").write_text(json.dumps(tested))
@@ -45,6 +46,7 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     read = comparison.read_result(tmp_path / "run", "bpe", 3)
     assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
     assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
+    assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
 
 

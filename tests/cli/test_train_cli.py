@@ -274,7 +274,7 @@ def test_a_text_too_short_to_be_cut_is_refused(text: str, said: str, capsys: pyt
     assert said in complaint(capsys, "train", PLAIN, *QUICK, "--data.path", "my.txt")
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, "sotu.bpe_tied"])
+@pytest.mark.parametrize("recipe", [PLAIN, "sotu.bpe_tied", "sotu.adaptive_tied"])
 def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
     recipe: str, capsys: pytest.CaptureFixture[str]
 ):
@@ -283,7 +283,7 @@ def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
 
 
 def test_bands_that_begin_after_the_last_word_are_refused(capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "train", "sotu.adaptive_tied", *QUICK, "--data.path", own_text())
+    told = complaint(capsys, "train", "wikitext103.adaptive_tied", "--data.path", own_text())
     assert "cutoffs must rise strictly and lie from 1 to" in told
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches
-from anymax.training import AdamW, Announce, Constant, Ranks, RunConfig, Step, Task
+from anymax.data.prepared import Announce
+from anymax.training import AdamW, Constant, Ranks, RunConfig, Step, Task
 from anymax.training.reporting import Silent
 from anymax.vocabulary import FixedInput, FullOutput, tie_
 
