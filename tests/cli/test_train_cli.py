@@ -283,7 +283,7 @@ def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
 
 
 def test_bands_that_begin_after_the_last_word_are_refused(capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "train", "wikitext103.adaptive_tied", "--data.path", own_text())
+    told = complaint(capsys, "train", "grave.adaptive", "--data.path", own_text())
     assert "cutoffs must rise strictly and lie from 1 to" in told
 
 
