@@ -38,7 +38,7 @@ ADAPTIVE_IN, ADAPTIVE_OUT = Adaptive(shares=SHARES, factor=FACTOR), AdaptiveSoft
 PIECE_IN, PIECE_OUT = Fixed(), Full()
 
 WORDS = Words()
-PIECES = BPE(size=8_000)
+PIECES = BPE(size=24_000)
 
 
 def small(
@@ -59,7 +59,7 @@ def small(
     model = LanguageModelConfig(input, output, BODY, tie, SoftmaxAttention() if mapping is None else mapping)
     return RunConfig(
         LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
-        AdamW(3e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        AdamW(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),
         epochs=epochs,
         clip=1.0,
