@@ -12,8 +12,8 @@ import anymax
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "anymax"
-ORDER = ["kernels", "transforms", "mappings", "losses", "structured", "vocabulary", "attention", "latent", "models"]
-ORDER += ["data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "cli"]
+ORDER = ["kernels", "transforms", "mappings", "losses", "regularizers", "structured", "vocabulary", "attention"]
+ORDER += ["latent", "models", "data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "cli"]
 # Modules beside the folders, which import nothing of them when loaded and may be imported from everywhere.
 FREE = {"lazy", "version"}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,21 @@
+"""Weight drop: some of the numbers of a weight are zero while a batch is read, others in every batch."""
+
+from torch import Tensor
+
+from anymax.regularizers.element_dropout import element_dropout
+
+
+def weight_drop(weight: Tensor, rate: float, *, training: bool) -> Tensor:
+    """Drop each number of a weight by chance, the same ones wherever the result is used.
+
+    What stays is divided by the share that stays. Of the recurrent weights of an LSTM a whole sequence then sees one
+    mask, and its fused kernel serves as before.
+
+    Args:
+        weight: any shape; it is never written to.
+        rate: the chance of each number to be dropped.
+        training: otherwise the weight itself comes back.
+
+    Wan et al. 2013; Merity et al. 2018.
+    """
+    return element_dropout(weight, rate, training=training)
