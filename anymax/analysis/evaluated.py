@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from anymax.analysis.adapted import adapted, reading_of
 from anymax.data.corpus import Split
 from anymax.data.prepared import Announce
-from anymax.evaluation import FrequencyTable, Perplexity, interpolated_bigram, unigram
+from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.evaluation.adaptation_config import Adaptation
 from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.language_modeling_config import Evaluation
 
@@ -31,6 +33,8 @@ class Evaluated:
 
     Args:
         baselines: None where they were not asked for.
+        choices: what the model chooses, where its loss is no likelihood and it stayed as it is; else None.
+        adapt: how the model followed the text, None where it did not.
         train_words, train_tokens: how many words the training text has, and into how many tokens the model's units cut
             them.
     """
@@ -41,6 +45,8 @@ class Evaluated:
     baselines: Baselines | None
     train_words: int
     train_tokens: int
+    choices: Choices | None = None
+    adapt: Adaptation | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -53,6 +59,8 @@ class Evaluated:
             "bigram": None if counted is None else counted.bigram.as_dict(),
             "train_words": self.train_words,
             "train_tokens": self.train_tokens,
+            "choices": None if self.choices is None else self.choices.metrics(),
+            "adapt": None if self.adapt is None else {"kind": type(self.adapt).__name__, **asdict(self.adapt)},
         }
 
 
@@ -62,6 +70,7 @@ def evaluate_task(
     *,
     evaluation: Evaluation | None = None,
     baselines: bool = True,
+    adapt: Adaptation | None = None,
     announce: Announce,
 ) -> Evaluated:
     """Score every word of a split with the model of a task.
@@ -69,16 +78,40 @@ def evaluate_task(
     Args:
         evaluation: windows other than those of the task's config.
         baselines: whether to count words and pairs of words too, which reads the training text.
+        adapt: how the model follows the text while it is scored; by default it stays as it is.
     """
     by_frequency = task.by_frequency(split, announce=announce)
 
     def progress(done: int, total: int) -> None:
         announce(f"scoring {split}: {done:,} of {total:,} tokens")
 
-    measured = task.perplexity(task.model, split, evaluation=evaluation, each=by_frequency.add, progress=progress)
-    counted = count_baselines(task, split, announce=announce) if baselines else None
-    train_words, train_tokens = sum(task.prepared.words.counts), len(task.prepared.split("train"))
-    return Evaluated(split, measured, by_frequency.table(), counted, train_words, train_tokens)
+    if adapt is None:
+        measured = task.perplexity(task.model, split, evaluation=evaluation, each=by_frequency.add, progress=progress)
+    else:
+        with adapted(task, split, adapt, evaluation or task.config.evaluation, announce=announce) as (model, how):
+            measured = task.perplexity(model, split, evaluation=how, each=by_frequency.add, progress=progress)
+    needs_choices = not measured.is_likelihood and adapt is None
+    return Evaluated(
+        split,
+        measured,
+        by_frequency.table(),
+        baselines=count_baselines(task, split, announce=announce) if baselines else None,
+        train_words=sum(task.prepared.words.counts),
+        train_tokens=len(task.prepared.split("train")),
+        choices=_choices(task, split, evaluation, announce=announce) if needs_choices else None,
+        adapt=adapt,
+    )
+
+
+def _choices(task: LanguageModelingTask, split: Split, evaluation: Evaluation | None, *, announce: Announce) -> Choices:
+    def progress(done: int, total: int) -> None:
+        announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
+
+    eos, block, context, windows = reading_of(task, evaluation)
+    tokens = task.prepared.split(split).tokens()
+    return measure_choices(
+        task.model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress
+    )
 
 
 def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:

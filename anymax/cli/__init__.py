@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
-from anymax.cli import bench, compare, doctor, evaluate, generate, prepare, recipes, train
+from anymax.cli import analyze, bench, compare, doctor, evaluate, finetune, generate, prepare, recipes, train
 from anymax.version import __version__
 
 DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnable and structured choices for PyTorch.
@@ -15,7 +15,12 @@ DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnab
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 
 # Verbs whose options depend on what they are given; they read their arguments by themselves.
-WHOLE = {"train": train.train, "resume": train.resume, "compare": compare.compare}
+WHOLE = {
+    "train": train.train,
+    "resume": train.resume,
+    "finetune": finetune.finetune,
+    "compare": compare.compare,
+}
 
 app = SubcommandApp()
 app.command(recipes.recipes)
@@ -24,6 +29,7 @@ for _function in WHOLE.values():
     app.command(_function)
 app.command(evaluate.evaluate)
 app.command(generate.generate)
+app.command(analyze.app, name="analyze", help="Ask what the choice did: one question after the other.")
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")
 app.command(doctor.doctor)
 

@@ -158,6 +158,37 @@ def training(
     return 0
 
 
+@app.command
+def recurrent(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    threads: Annotated[int | None, _Threads] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Training steps of AWD-LSTMs: regularizers, a mixture of softmaxes, drawn lengths and masks against plain torch.
+
+    Args:
+        quick: half a minute in all, with narrower networks, fewer words and rounds; the whole takes about five minutes.
+        threads: threads that torch and the kernels use.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import recurrent as cases
+    from anymax.bench import recurrent_report as report
+    from anymax.bench import recurrent_settings
+
+    settings = recurrent_settings.quick(threads) if quick else recurrent_settings.Settings(threads=threads)
+    with _progress(settings.num_steps) as announce:
+        measured = cases.measure(settings, announce)
+    command = _command("recurrent", quick, threads)
+    Console().print(report.terminal(measured))
+    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
+    return 0
+
+
 def _check_writable(option: str, path: Path | None) -> None:
     """Say so before the measurement, not after it."""
     if path is not None and not path.parent.is_dir():

@@ -19,7 +19,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from anymax.cli.progress import Announcer
-from anymax.training import read_metrics
+from anymax.training import LanguageModeling, read_metrics
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
@@ -101,7 +101,11 @@ def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
     # A mistake is told here, before anything is trained.
     for recipe in given.recipes:
-        new_run(recipe, options)
+        if not isinstance(new_run(recipe, options).config.task, LanguageModeling):
+            raise ValueError(
+                f"recipes must be of language models, got {recipe}; those of dirichlet are compared by "
+                "`anymax analyze dirichlet`"
+            )
     if given.tokens is not None:
         return {recipe: ["--epochs", repr(given.tokens / _train_words(recipe, options))] for recipe in given.recipes}
     if given.seconds is not None:
@@ -114,7 +118,7 @@ def _train_words(recipe: str, options: list[str]) -> int:
     from anymax.data import prepare
 
     with Announcer() as announce:
-        return sum(prepare(new_run(recipe, options).config.task.data, progress=announce).words.counts)
+        return sum(prepare(new_run(recipe, options).config.language_modeling().data, progress=announce).words.counts)
 
 
 def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:

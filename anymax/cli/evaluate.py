@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from anymax.cli.progress import Announcer
+from anymax.cli.progress import Announcer, shown
+from anymax.evaluation.adaptation_config import Adaptation, CachePointer, DynamicEvaluation
 
 if TYPE_CHECKING:
     from anymax.analysis.evaluated import Evaluated
     from anymax.data.prepared import Announce
     from anymax.training.language_modeling import LanguageModelingTask
 
+Adapt = Literal["cache", "dynamic"]
+
+# Adaptations that nothing was said about.
+CACHE, DYNAMIC = CachePointer(), DynamicEvaluation()
 _AsConfig = arg(help_behavior_hint="(default: as the run's config has it)")
 
 
@@ -27,8 +33,12 @@ def evaluate(
     context: Annotated[int | None, _AsConfig] = None,
     block: Annotated[int | None, _AsConfig] = None,
     windows: Annotated[Literal["contiguous", "sentences", "single"] | None, _AsConfig] = None,
+    rows: Annotated[int | None, _AsConfig] = None,
     step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the best)")] = None,
     baselines: bool = True,
+    adapt: Annotated[Adapt | None, arg(help_behavior_hint="(default: the model stays as it is)")] = None,
+    cache: CachePointer = CACHE,
+    dynamic: DynamicEvaluation = DYNAMIC,
 ) -> int:
     """Measure the model of a run: perplexity, what models reach that only count words, and the loss by frequency.
 
@@ -40,11 +50,21 @@ def evaluate(
         context: tokens of a window that only serve as context.
         block: tokens in a window, context included.
         windows: of one length, of whole sentences up to it, or of one sentence each.
+        rows: for models that carry a state: how many parts of the text are read side by side; 1 is exact, and what
+            --adapt takes.
         step: the checkpoint to measure.
         baselines: leave out the models that count.
+        adapt: let the model follow the text: by a cache of its last words, or by going on to learn from it.
+        cache: for --adapt cache.
+        dynamic: for --adapt dynamic.
     """
     from anymax.analysis.evaluated import evaluate_task
+    from anymax.training import LanguageModeling, read_config
 
+    adaptation = _adaptation(adapt, cache, dynamic)
+    given = {"block": block, "context": context, "windows": windows, "rows": rows, "adapt": adapt}
+    if not isinstance(read_config(run).task, LanguageModeling):
+        return _measure(run, split, step, {**given, "baselines": None if baselines else baselines})
     with Announcer() as announce:
         task = open_language_model(run, step, announce)
         how = task.config.evaluation
@@ -53,14 +73,52 @@ def evaluate(
             block=how.block if block is None else block,
             context=how.context if context is None else context,
             windows=windows or how.windows,
+            rows=rows or (how.rows if adapt is None else 1),
         )
-        evaluated = evaluate_task(task, split, evaluation=how, baselines=baselines, announce=announce)
+        evaluated = evaluate_task(task, split, evaluation=how, baselines=baselines, adapt=adaptation, announce=announce)
     show(evaluated)
-    given = {"block": block, "context": context, "windows": windows, "step": step}
-    changed = [f"{name}-{value}" for name, value in given.items() if value is not None]
+    changed = [f"{name}-{value}" for name, value in {**given, "step": step}.items() if value is not None]
+    changed += [f"{name}-{value}" for name, value in (*_changed(cache, CACHE), *_changed(dynamic, DYNAMIC))]
     for path in write(evaluated, run, "-".join([split, *changed])):
         Console().print(f"Wrote {path}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_language: dict[str, object]) -> int:
+    """Measure a run that is no language model by what its task tells of itself."""
+    import torch
+
+    from anymax.training import open_run
+    from anymax.training.folder import EVALUATIONS, write_json
+
+    needless = [f"--{name}" for name, value in of_language.items() if value is not None]
+    if needless:
+        raise ValueError(f"{' and '.join(needless)} must be left out for {run}, which is no language model")
+    task = open_run(run, step=step).task
+    with torch.no_grad():
+        metrics = task.evaluate(task.model, split)
+    for name, value in metrics.items():
+        Console().print(f"{name} {shown(value)}", highlight=False)
+    file = run / EVALUATIONS / ("-".join([split, *([] if step is None else [f"step-{step}"])]) + ".json")
+    file.parent.mkdir(exist_ok=True)
+    write_json(file, {"split": split, "metrics": metrics})
+    Console().print(f"Wrote {file}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _adaptation(adapt: Adapt | None, cache: CachePointer, dynamic: DynamicEvaluation) -> Adaptation | None:
+    for name, given, default in (("cache", cache, CACHE), ("dynamic", dynamic, DYNAMIC)):
+        changed = [f"--{name}.{option.replace('_', '-')}" for option, _ in _changed(given, default)]
+        if changed and adapt != name:
+            raise ValueError(f"{' and '.join(changed)} must come with --adapt {name}, got --adapt {adapt}")
+    return {None: None, "cache": cache, "dynamic": dynamic}[adapt]
+
+
+def _changed(given: Adaptation, default: Adaptation) -> Iterator[tuple[str, object]]:
+    """The settings that differ from the default ones, by name."""
+    for field in fields(given):
+        if getattr(given, field.name) != getattr(default, field.name):
+            yield field.name, getattr(given, field.name)
 
 
 def test(run: Path, announce: Announce) -> Evaluated:
@@ -74,11 +132,12 @@ def test(run: Path, announce: Announce) -> Evaluated:
 
 def open_language_model(run: Path, step: int | None, announce: Announce) -> LanguageModelingTask:
     """The task of a run with the weights of a checkpoint, by default the best."""
-    from anymax.training import open_run
+    from anymax.training import open_run, read_config
     from anymax.training.language_modeling import LanguageModelingTask
 
+    read_config(run).language_modeling()
     task = open_run(run, step=step, announce=announce).task
-    assert isinstance(task, LanguageModelingTask), "every run trains a language model"
+    assert isinstance(task, LanguageModelingTask)
     return task
 
 
@@ -102,7 +161,10 @@ def show(evaluated: Evaluated, *, frequency: bool = True) -> None:
     from anymax.evaluation import frequency_report
 
     console = Console()
-    console.print(f"{evaluated.split}: {evaluated.perplexity}", highlight=False, soft_wrap=True)
+    adapted = "" if evaluated.adapt is None else f", {evaluated.adapt.sentence()}"
+    console.print(f"{evaluated.split}{adapted}: {evaluated.perplexity}", highlight=False, soft_wrap=True)
+    if evaluated.choices is not None:
+        console.print(f"Choices: {evaluated.choices}", highlight=False, soft_wrap=True)
     if evaluated.baselines is not None:
         unigram, bigram = evaluated.baselines.unigram.perplexity, evaluated.baselines.bigram.perplexity
         console.print(f"For comparison, models that only count: unigram {unigram:,.2f}, ", highlight=False, end="")

@@ -168,7 +168,7 @@ def next_command(text: Text) -> str:
     if text.encoding != "utf-8":
         given["encoding"] = text.encoding
     recipe = [RECIPE_FOR_PIECES] if isinstance(text.units, BPE) else []
-    usual = find(RECIPE_FOR_PIECES if isinstance(text.units, BPE) else DEFAULT_RECIPE)().task.data.units
+    usual = find(RECIPE_FOR_PIECES if isinstance(text.units, BPE) else DEFAULT_RECIPE)().language_modeling().data.units
     changed = {name: value for name, value in vars(text.units).items() if value != getattr(usual, name)}
     given |= {f"units.{name.replace('_', '-')}": value for name, value in changed.items()}
     options = [word for name, value in given.items() if value is not None for word in (f"--data.{name}", value)]

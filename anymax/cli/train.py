@@ -16,6 +16,7 @@ from tyro.conf import arg
 
 from anymax.cli.progress import Announcer, Terminal
 from anymax.training.config import RunConfig, TaskConfig
+from anymax.training.language_modeling_config import LanguageModeling
 
 if TYPE_CHECKING:
     from anymax.training import Outcome
@@ -74,11 +75,11 @@ class OldRun:
 
 def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
-    name, options = _split(arguments, DEFAULT_RECIPE)
+    name, options = name_and_options(arguments, DEFAULT_RECIPE)
     given = new_run(name, options)
     config = found_from_anywhere(given.config)
-    text = config.task.data.path
-    folder = given.folder or _default_folder(RUNS / (name if text is None else text.stem))
+    text = config.task.data.path if isinstance(config.task, LanguageModeling) else None
+    folder = given.folder or default_folder(RUNS / (name if text is None else text.stem))
     from anymax.training import train as start
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
@@ -92,18 +93,18 @@ def new_run(recipe: str, options: list[str]) -> NewRun:
 
     function = find(recipe)
     config = function().toy() if "--toy" in options else function()
-    return _parse(NewRun(_settings(config, options)), options, f"anymax train {recipe}", function.__doc__ or "")
+    return parse(NewRun(settings_of(config, options)), options, f"anymax train {recipe}", function.__doc__ or "")
 
 
 def resume(arguments: Sequence[str]) -> int:
     """Go on where a run stopped."""
     from anymax.training import read_config
 
-    name, options = _split(arguments, "")
+    name, options = name_and_options(arguments, "")
     if not name:
         raise ValueError("resume needs the folder of a run; write anymax resume RUN")
-    before = _settings(read_config(name), options)
-    given = _parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
+    before = settings_of(read_config(name), options)
+    given = parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
     config = given.settings.config()
     from anymax.training import resume as start
 
@@ -124,6 +125,13 @@ def finish(outcome: Outcome) -> int:
         # Measuring needs no second process, and one alone cannot join the group again.
         console.print(f"Trained. Measure it with: anymax evaluate {run}", highlight=False, soft_wrap=True)
         return 0
+    from anymax.training import read_config
+
+    if not isinstance(read_config(run).task, LanguageModeling):
+        # It was measured when it ended, and writes nothing.
+        again = f"anymax evaluate {run}\n  anymax resume {run} --steps {2 * outcome.total_steps}"
+        console.print(f"\nTry next:\n  {again}", highlight=False, markup=False, soft_wrap=True)
+        return 0
     from anymax.cli.evaluate import show, test
     from anymax.cli.generate import continued
 
@@ -132,24 +140,22 @@ def finish(outcome: Outcome) -> int:
     show(evaluated, frequency=False)
     console.print("\nA sample:", highlight=False)
     console.print(continued(run, "", num_tokens=60)[0], highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f'\nTry next:\n  anymax generate {run} "The people" --top-p 0.9\n  anymax evaluate {run}\n'
-        f"  anymax resume {run} --steps {2 * outcome.total_steps}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    next_steps = [f'anymax generate {run} "The people" --top-p 0.9', f"anymax evaluate {run}"]
+    if not outcome.is_early:
+        next_steps.append(f"anymax resume {run} --steps {2 * outcome.total_steps}")
+    console.print("\n  ".join(["\nTry next:", *next_steps]), highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
-def _split(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
+def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
     """What comes before the options, and the options."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], list(arguments[1:])
     return default, list(arguments)
 
 
-def _parse(default: _Arguments, options: list[str], prog: str, description: str) -> _Arguments:
+def parse(default: _Arguments, options: list[str], prog: str, description: str) -> _Arguments:
+    """The same with what options change."""
     # Messages and config.json name a setting with its task, as task.data.path; that is understood too.
     plain = [f"--{word.removeprefix('--task.')}" if word.startswith("--task.") else word for word in options]
     parsed: Any = tyro.cli(
@@ -158,7 +164,7 @@ def _parse(default: _Arguments, options: list[str], prog: str, description: str)
     return parsed
 
 
-def _settings(config: RunConfig, options: list[str]) -> Settings:
+def settings_of(config: RunConfig, options: list[str]) -> Settings:
     """A config as settings; where options give steps, they take the place of epochs, and epochs that of steps."""
     given = {word.partition("=")[0] for word in options}
     if "--steps" in given and "--epochs" not in given:
@@ -170,12 +176,15 @@ def _settings(config: RunConfig, options: list[str]) -> Settings:
 
 def found_from_anywhere(config: RunConfig) -> RunConfig:
     """The same with whole paths, since a run may be resumed from another folder."""
+    config = replace(config, start=None if config.start is None else config.start.absolute())
+    if not isinstance(config.task, LanguageModeling):
+        return config
     data = config.task.data
     path, root = (None if part is None else part.absolute() for part in (data.path, data.root))
     return replace(config, task=replace(config.task, data=replace(data, path=path, root=root)))
 
 
-def _default_folder(folder: Path) -> Path:
+def default_folder(folder: Path) -> Path:
     """Where a run goes whose folder was not named."""
     return folder if _is_shared() else _free(folder)
 

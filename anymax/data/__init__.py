@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from anymax.data.batches import Batch as Batch
     from anymax.data.batches import Batches as Batches
     from anymax.data.batches import BlockBatches as BlockBatches
-    from anymax.data.batches import ContiguousBatches as ContiguousBatches
     from anymax.data.cache import default_cache as default_cache
+    from anymax.data.contiguous import ContiguousBatches as ContiguousBatches
     from anymax.data.corpus import Corpus as Corpus
     from anymax.data.corpus import corpus_from_file as corpus_from_file
     from anymax.data.corpus import corpus_in_folder as corpus_in_folder
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from anymax.data.prepared import make_units as make_units
     from anymax.data.prepared import prepare as prepare
     from anymax.data.prepared import reopen as reopen
+    from anymax.data.random_lengths import RandomLengths as RandomLengths
     from anymax.data.sentences import SentenceBatches as SentenceBatches
     from anymax.data.subwords import Subwords as Subwords
     from anymax.data.text import BPE as BPE
@@ -47,11 +48,12 @@ _HOME_OF = {
     "Batch": "batches",
     "Batches": "batches",
     "BlockBatches": "batches",
-    "ContiguousBatches": "batches",
+    "ContiguousBatches": "contiguous",
     "Corpus": "corpus",
     "Encoded": "encoded",
     "Lexicon": "lexicon",
     "Prepared": "prepared",
+    "RandomLengths": "random_lengths",
     "SentenceBatches": "sentences",
     "Subwords": "subwords",
     "Text": "text",

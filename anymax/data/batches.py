@@ -1,4 +1,4 @@
-"""Batches of a stream of ids: parallel rows for models that carry a state, and shuffled blocks.
+"""Batches of a stream of ids: what all kinds share, and shuffled blocks.
 
 Every token of the stream is a target exactly once per epoch. What a model reads before a token is the token before it
 in the stream; before the first stands "<eos>". Shapes: B rows, T tokens of the longest row.
@@ -27,13 +27,16 @@ class Batch(NamedTuple):
     """What comes next, int64 (B, T); -100, which losses leave out, where a row is over."""
     lengths: Tensor
     """How many tokens of each row count, int64 (B,)."""
+    rate: float = 1.0
+    """What the optimizer's rate is multiplied by for this batch; the same for every rank."""
 
 
 class Spans(NamedTuple):
-    """Where the targets of each row begin and end in the stream."""
+    """Where the targets of each row begin and end in the stream, and the rate of the batch."""
 
     starts: Tensor
     ends: Tensor
+    rate: float = 1.0
 
 
 class Batches(ABC):
@@ -60,9 +63,13 @@ class Batches(ABC):
         self.epoch = 0
         self.position = 0
 
-    @abstractmethod
     def __len__(self) -> int:
-        """How many batches an epoch has; the same in every epoch and for every rank."""
+        """How many batches the current epoch has."""
+        return self.length(self.epoch)
+
+    @abstractmethod
+    def length(self, epoch: int) -> int:
+        """How many batches an epoch has; the same for every rank."""
 
     @abstractmethod
     def _spans(self, position: int) -> Spans:
@@ -109,42 +116,7 @@ class Batches(ABC):
         for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             target[row, : stop - start] = self.tokens[start:stop].long()
             fill_read(ids[row], self.tokens, start, stop)
-        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts))
-
-
-@final
-class ContiguousBatches(Batches):
-    """The stream cut into parallel rows, read from left to right, for models that carry a state from batch to batch.
-
-    Row i of a batch goes on where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
-    differ in length by one token at most, and nothing is cut off. The order is that of the text in every epoch.
-
-    Args:
-        batch_size: how many rows, over all ranks.
-        block: how many tokens of each row a batch holds.
-    """
-
-    def __init__(
-        self, tokens: Tensor, batch_size: int, block: int, *, eos: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
-        check_positive(batch_size=batch_size, block=block)
-        if len(tokens) < batch_size:
-            raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")
-        self.batch_size = batch_size
-        self.block = block
-        edges = torch.tensor([share(len(tokens), row, batch_size) for row in range(batch_size)])
-        self._starts, self._ends = edges.unbind(1)
-
-    def __len__(self) -> int:
-        return -(-int((self._ends - self._starts).max()) // self.block)
-
-    def _spans(self, position: int) -> Spans:
-        starts = (self._starts + position * self.block).minimum(self._ends)
-        return Spans(starts, (starts + self.block).minimum(self._ends))
-
-    def _settings(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "block": self.block}
+        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts), spans.rate)
 
 
 @final
@@ -178,7 +150,7 @@ class BlockBatches(Batches):
         self._num_blocks = -(-len(tokens) // block)
         self._order = lru_cache(maxsize=1)(self._draw)
 
-    def __len__(self) -> int:
+    def length(self, epoch: int) -> int:
         return -(-self._num_blocks // self.batch_size)
 
     def _spans(self, position: int) -> Spans:
@@ -196,9 +168,13 @@ def draw_order(number: int, seed: int | None, epoch: int, purpose: str = "rows")
     """The numbers from 0 in an order that seed, epoch and purpose decide; in their own where the seed is None."""
     if seed is None:
         return torch.arange(number)
+    return torch.randperm(number, generator=generator_of(seed, epoch, purpose))
+
+
+def generator_of(seed: int, epoch: int, purpose: str) -> torch.Generator:
+    """Randomness that seed, epoch and purpose decide, and nothing else."""
     digest = hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    return torch.randperm(number, generator=generator)
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
 
 
 def fill_read(row: Tensor, tokens: Tensor, start: int, stop: int) -> None:

@@ -52,7 +52,7 @@ class SentenceBatches(Batches):
         self._rows = lru_cache(maxsize=1)(self._draw_rows)
         self._order = lru_cache(maxsize=1)(self._draw_batches)
 
-    def __len__(self) -> int:
+    def length(self, epoch: int) -> int:
         return len(self._edges) - 1
 
     def _spans(self, position: int) -> Spans:
@@ -69,7 +69,7 @@ class SentenceBatches(Batches):
         return drawn[self._lengths()[drawn].argsort(stable=True)]
 
     def _draw_batches(self, epoch: int) -> Tensor:
-        return draw_order(len(self), self.seed, epoch, "batches")
+        return draw_order(self.length(epoch), self.seed, epoch, "batches")
 
     def _settings(self) -> dict[str, Any]:
         return {"max_tokens": self.max_tokens, "block": self.block, "seed": self.seed}

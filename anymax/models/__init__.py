@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from anymax import lazy
 
 if TYPE_CHECKING:
+    from anymax.models.awd_lstm import AWDLSTM as AWDLSTM
+    from anymax.models.awd_lstm_config import AWDLSTMConfig as AWDLSTMConfig
     from anymax.models.building import build_language_model as build_language_model
     from anymax.models.generation import generate as generate
     from anymax.models.language_model import LanguageModel as LanguageModel
@@ -27,11 +29,16 @@ if TYPE_CHECKING:
     from anymax.models.layer_config import Sparse as Sparse
     from anymax.models.lstm_config import LSTMConfig as LSTMConfig
     from anymax.models.lstm_lm import LSTMLM as LSTMLM
-    from anymax.models.lstm_lm import RecurrentState as RecurrentState
+    from anymax.models.recurrent_state import RecurrentState as RecurrentState
+    from anymax.models.transform_config import MonotonicNetworkConfig as MonotonicNetworkConfig
+    from anymax.models.transform_config import PLIFConfig as PLIFConfig
+    from anymax.models.transform_config import SigConfig as SigConfig
     from anymax.models.transformer_config import TransformerConfig as TransformerConfig
     from anymax.models.transformer_lm import TransformerLM as TransformerLM
 
 _HOME_OF = {
+    "AWDLSTM": "awd_lstm",
+    "AWDLSTMConfig": "awd_lstm_config",
     "LSTMLM": "lstm_lm",
     "Adaptive": "layer_config",
     "AdaptiveSoftmax": "layer_config",
@@ -44,7 +51,10 @@ _HOME_OF = {
     "LanguageModelConfig": "language_model_config",
     "LearnedEntmaxAttention": "language_model_config",
     "Mixture": "layer_config",
-    "RecurrentState": "lstm_lm",
+    "MonotonicNetworkConfig": "transform_config",
+    "PLIFConfig": "transform_config",
+    "RecurrentState": "recurrent_state",
+    "SigConfig": "transform_config",
     "SoftmaxAttention": "language_model_config",
     "Sparse": "layer_config",
     "Tie": "language_model_config",

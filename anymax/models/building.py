@@ -7,6 +7,8 @@ from torch import nn
 
 from anymax.attention.multi_head import Mapping
 from anymax.mappings import Entmax, LearnedEntmax
+from anymax.models.awd_lstm import AWDLSTM
+from anymax.models.awd_lstm_config import AWDLSTMConfig
 from anymax.models.language_model_config import (
     AttentionMapping,
     EntmaxAttention,
@@ -16,7 +18,10 @@ from anymax.models.language_model_config import (
 from anymax.models.layer_config import Adaptive, AdaptiveSoftmax, Characters, Full, Input, Mixture, Output
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.lstm_lm import LSTMLM
+from anymax.models.transform_config import PLIFConfig, SigConfig, Transform
 from anymax.models.transformer_lm import TransformerLM
+from anymax.regularizers import VariationalDropout
+from anymax.transforms import PLIF, MonotonicNetwork, Sig
 from anymax.vocabulary import (
     AdaptiveInput,
     AdaptiveOutput,
@@ -29,6 +34,10 @@ from anymax.vocabulary import (
     SparseOutput,
     tie_,
 )
+from anymax.vocabulary.table_output import TableOutput
+
+# The published start of the tables of an AWD-LSTM.
+TABLE_BOUND = 0.1
 
 
 class Words(Protocol):
@@ -46,14 +55,17 @@ class Words(Protocol):
     def __len__(self) -> int: ...
 
 
-def build_language_model(config: LanguageModelConfig, lexicon: Words) -> TransformerLM | LSTMLM:
+def build_language_model(config: LanguageModelConfig, lexicon: Words) -> TransformerLM | LSTMLM | AWDLSTM:
     """The model of a config, its parameters drawn at random, for the words of a lexicon."""
     input = _input(config.input, config.body.input_dim, lexicon)
-    output = _output(config.output, config.body.output_dim, len(lexicon))
+    output = build_output(config.output, config.body.output_dim, len(lexicon))
     if config.tie is not None:
         tie_(input, output, tables=config.tie.tables, projections=config.tie.projections, head=config.tie.head)
     if isinstance(config.body, LSTMConfig):
         return LSTMLM(input, output, config.body)
+    if isinstance(config.body, AWDLSTMConfig):
+        _draw_as_published(input, output)
+        return AWDLSTM(input, output, config.body)
     return TransformerLM(input, output, config.body, mapping=_mapping(config.mapping, config.body.num_heads))
 
 
@@ -74,7 +86,8 @@ def _input(input: Input, model_dim: int, lexicon: Words) -> nn.Module:
     return FixedInput(len(lexicon), model_dim, dim=input.dim)
 
 
-def _output(output: Output, model_dim: int, size: int) -> OutputLayer:
+def build_output(output: Output, model_dim: int, size: int) -> OutputLayer:
+    """The output layer of a config, for vectors of `model_dim` numbers and so many words."""
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveOutput(
             _bands(output, model_dim, size),
@@ -90,10 +103,18 @@ def _output(output: Output, model_dim: int, size: int) -> OutputLayer:
             num_experts=output.num_experts,
             dim=output.dim,
             bias=output.bias,
-            latent_dropout=output.latent_dropout,
+            latent_dropout=_latent_dropout(output),
+            transform=_transform(output.transform),
         )
     if isinstance(output, Full):
-        return FullOutput(size, model_dim, dim=output.dim, bias=output.bias, label_smoothing=output.label_smoothing)
+        return FullOutput(
+            size,
+            model_dim,
+            dim=output.dim,
+            bias=output.bias,
+            transform=_transform(output.transform),
+            label_smoothing=output.label_smoothing,
+        )
     return SparseOutput(
         size,
         model_dim,
@@ -103,6 +124,42 @@ def _output(output: Output, model_dim: int, size: int) -> OutputLayer:
         bias=output.bias,
         label_smoothing=output.label_smoothing,
     )
+
+
+def output_rates(output: Output, layer: OutputLayer) -> dict[nn.Parameter, float]:
+    """Parameters of an output layer that learn at another rate than the optimizer's, as a share of it.
+
+    Args:
+        output: the config that the layer was built from.
+    """
+    if not isinstance(output, Full | Mixture) or not isinstance(layer, FullOutput | MixtureOutput):
+        return {}
+    transform = output.transform
+    if transform is None or layer.transform is None or isinstance(transform, SigConfig) or transform.rate == 1:
+        return {}
+    return dict.fromkeys(layer.transform.parameters(), transform.rate)
+
+
+def _latent_dropout(output: Mixture) -> float | nn.Module:
+    return VariationalDropout(output.latent_dropout, dim=-2) if output.variational else output.latent_dropout
+
+
+def _transform(transform: Transform | None) -> nn.Module | None:
+    if transform is None:
+        return None
+    if isinstance(transform, PLIFConfig):
+        return PLIF(transform.pieces, transform.bound, random_start=transform.random_start)
+    if isinstance(transform, SigConfig):
+        return Sig(shift=transform.shift, slope=transform.slope)
+    return MonotonicNetwork(transform.hidden, bound=transform.bound, chunk=transform.chunk)
+
+
+def _draw_as_published(input: nn.Module, output: OutputLayer) -> None:
+    """The tables of an AWD-LSTM start smaller than those of other models; layers without one start as they do."""
+    if isinstance(input, FixedInput):
+        nn.init.uniform_(input.table, -TABLE_BOUND, TABLE_BOUND)
+    if isinstance(output, TableOutput) and not (isinstance(input, FixedInput) and output.table is input.table):
+        nn.init.uniform_(output.table, -TABLE_BOUND, TABLE_BOUND)
 
 
 def _mapping(mapping: AttentionMapping, num_heads: int) -> Callable[[], Mapping] | None:

@@ -22,6 +22,9 @@ class LanguageModel(nn.Module, ABC):
     carries_state: ClassVar[bool]
     input: nn.Module
     output: OutputLayer
+    # What the last forward added to its loss that is no loss of words, as penalties in training: reduced as the loss,
+    # without gradient; None where nothing was added.
+    penalty: Tensor | None = None
 
     def forward(self, ids: Tensor, target: Tensor, reduction: str = "mean", cache: Any = None) -> Tensor:
         """The loss of predicting `target`, the words that follow `ids`, both (batch, positions).

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from anymax.models.awd_lstm_config import AWDLSTMConfig
 from anymax.models.layer_config import (
     Adaptive,
     AdaptiveSoftmax,
@@ -15,10 +16,12 @@ from anymax.models.layer_config import (
     Sparse,
 )
 from anymax.models.lstm_config import LSTMConfig
+from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.models.transformer_config import TransformerConfig
 
 # All that a config is made of is at hand here.
 __all__ = [
+    "AWDLSTMConfig",
     "Adaptive",
     "AdaptiveSoftmax",
     "Characters",
@@ -29,6 +32,9 @@ __all__ = [
     "LanguageModelConfig",
     "LearnedEntmaxAttention",
     "Mixture",
+    "MonotonicNetworkConfig",
+    "PLIFConfig",
+    "SigConfig",
     "SoftmaxAttention",
     "Sparse",
     "Tie",
@@ -90,7 +96,7 @@ class LearnedEntmaxAttention:
             raise ValueError(f"initial must lie strictly between 1 and 2, got {self.initial}")
 
 
-Body = TransformerConfig | LSTMConfig
+Body = TransformerConfig | LSTMConfig | AWDLSTMConfig
 AttentionMapping = SoftmaxAttention | EntmaxAttention | LearnedEntmaxAttention
 
 
@@ -113,13 +119,13 @@ class LanguageModelConfig:
     mapping: AttentionMapping = field(default_factory=SoftmaxAttention)
 
     def __post_init__(self) -> None:
-        if isinstance(self.body, LSTMConfig) and not isinstance(self.mapping, SoftmaxAttention):
+        if not isinstance(self.body, TransformerConfig) and not isinstance(self.mapping, SoftmaxAttention):
             raise ValueError(
                 f"mapping must stay SoftmaxAttention() for an LSTM, which has no attention, got {self.mapping}; "
                 "leave it out or take a Transformer"
             )
         if self.tie is not None:
-            _check_tie(self.input, self.output, self.tie)
+            _check_tie(self.input, self.output, self.body, self.tie)
 
     @property
     def carries_state(self) -> bool:
@@ -136,20 +142,18 @@ class LanguageModelConfig:
         )
 
 
-def _check_tie(input: Input, output: Output, tie: Tie) -> None:
+def _check_tie(input: Input, output: Output, body: Body, tie: Tie) -> None:
     if isinstance(input, Adaptive) and isinstance(output, AdaptiveSoftmax):
         _check_same_bands(input, output)
-        if tie.head and output.head_projection is False:
-            raise ValueError("tie.head must be False for an output with head_projection=False, got True")
-        return
-    if isinstance(input, Fixed) and not isinstance(output, AdaptiveSoftmax):
-        if tie.head:
-            raise ValueError(f"tie.head must be False for {type(output).__name__}, which has no head, got True")
-        return
-    raise ValueError(
-        "tie must join Adaptive with AdaptiveSoftmax, or Fixed with another output, got "
-        f"{type(input).__name__} with {type(output).__name__}; leave tie out"
-    )
+        _check_head(output, body, tie)
+    elif isinstance(input, Fixed) and not isinstance(output, AdaptiveSoftmax):
+        _check_projections(input, output, body, tie)
+    else:
+        raise ValueError(
+            "tie must join Adaptive with AdaptiveSoftmax, or Fixed with another output, got "
+            f"{type(input).__name__} with {type(output).__name__}; leave tie out"
+        )
+    _check_widths(input, output, body, tie)
 
 
 def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
@@ -160,3 +164,46 @@ def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
                 f"input and output must have the same {name} to be tied, got {ours} and {theirs}; "
                 "give both the same, or leave tie out"
             )
+
+
+def _check_head(output: AdaptiveSoftmax, body: Body, tie: Tie) -> None:
+    if tie.head and output.head_projection is False:
+        raise ValueError("tie.head must be False for an output with head_projection=False, got True")
+    if tie.head and output.head_projection is None and output.dim in (None, body.output_dim):
+        raise ValueError(
+            f"tie.head must be False for an output whose head is as wide as the model, {body.output_dim}, got True; "
+            "give the output head_projection=True, or leave tie.head out"
+        )
+
+
+def _check_projections(input: Fixed, output: Full | Mixture | Sparse, body: Body, tie: Tie) -> None:
+    if tie.head:
+        raise ValueError(f"tie.head must be False for {type(output).__name__}, which has no head, got True")
+    if not tie.projections:
+        return
+    without = [
+        type(layer).__name__
+        for layer, width in ((input, body.input_dim), (output, body.output_dim))
+        if layer.dim in (None, width) or isinstance(layer, Mixture)
+    ]
+    if without:
+        raise ValueError(
+            f"tie.projections must be False where a layer has no projection, got True and {' and '.join(without)} "
+            "without; Fixed, Full and Sparse have one if their dim differs from the width of the model"
+        )
+
+
+def _check_widths(input: Fixed | Adaptive, output: Output, body: Body, tie: Tie) -> None:
+    """What is one parameter must have one shape: as wide as the tables, and a projection as long as the model."""
+    ours = body.input_dim if input.dim is None else input.dim
+    theirs = body.output_dim if output.dim is None else output.dim
+    if ours != theirs:
+        raise ValueError(
+            f"tie must join tables of one width, got {ours} in {type(input).__name__} and {theirs} in "
+            f"{type(output).__name__}; set the output's dim to {ours}, or leave tie out"
+        )
+    if (tie.projections or tie.head) and body.input_dim != body.output_dim:
+        raise ValueError(
+            "tie.projections and tie.head must be False where the body reads and gives vectors of different widths, "
+            f"got {body.input_dim} and {body.output_dim}; share the tables alone"
+        )

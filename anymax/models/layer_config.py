@@ -6,6 +6,8 @@ How many words there are is not part of it: that comes from the lexicon the mode
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Self, TypeVar
 
+from anymax.models.transform_config import Transform
+
 # How wide tables narrower than the model are at toy size; the model is 16 wide.
 TOY_DIM = 8
 
@@ -79,16 +81,18 @@ class Full:
         dim: how wide the table is; by default as the model, else a projection stands before it.
         bias: whether every word has a number added to its score.
         label_smoothing: how much of the target the loss spreads over all words.
+        transform: an increasing function of every score before the softmax.
     """
 
     dim: int | None = None
     _: KW_ONLY
     bias: bool = False
     label_smoothing: float = 0.0
+    transform: Transform | None = None
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
-        return replace(self, dim=_toy_dim(self.dim, model_dim))
+        return replace(self, dim=_toy_dim(self.dim, model_dim), transform=_toy_transform(self.transform))
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ class Mixture:
         dim: how wide the table is, by default as the model.
         bias: whether every word has a number added to its score.
         latent_dropout: the rate for the vectors of the experts.
+        variational: whether the same numbers of these are dropped at all positions of a row.
+        transform: an increasing function of every score before each softmax.
     """
 
     num_experts: int
@@ -138,10 +144,17 @@ class Mixture:
     dim: int | None = None
     bias: bool = True
     latent_dropout: float = 0.0
+    variational: bool = False
+    transform: Transform | None = None
 
     def toy(self, model_dim: int) -> Self:
-        """The same at a size for tests, in a model that was `model_dim` wide."""
-        return replace(self, dim=_toy_dim(self.dim, model_dim), num_experts=min(self.num_experts, 3))
+        """The same at a size for tests, in a model that was `model_dim` wide, with few experts."""
+        return replace(
+            self,
+            dim=_toy_dim(self.dim, model_dim),
+            num_experts=min(self.num_experts, 3),
+            transform=_toy_transform(self.transform),
+        )
 
 
 @dataclass(frozen=True)
@@ -192,3 +205,7 @@ def _toy_bands(layer: Banded, model_dim: int) -> Banded:
 
 def _toy_dim(dim: int | None, model_dim: int) -> int | None:
     return None if dim is None or dim == model_dim else TOY_DIM
+
+
+def _toy_transform(transform: Transform | None) -> Transform | None:
+    return None if transform is None else transform.toy()

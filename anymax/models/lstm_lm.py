@@ -3,52 +3,15 @@
 Shapes: B batch, N positions, L layers, D how wide the vectors of words are, H how wide the layers are.
 """
 
-from collections.abc import Mapping
-from typing import Self
-
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.models.language_model import LanguageModel, check_ids, check_output, check_vectors
 from anymax.models.lstm_config import LSTMConfig
+from anymax.models.lstm_layer import LSTMStack
+from anymax.models.recurrent_state import RecurrentState
 from anymax.vocabulary import OutputLayer
-
-SAVED = ("hidden", "cell")
-
-
-class RecurrentState:
-    """Where an LSTM stands: nothing at first, then what every layer holds after the last position it read.
-
-    It holds no gradients, so what reads it next is trained up to here and no further back.
-    """
-
-    def __init__(self) -> None:
-        self._held: tuple[Tensor, Tensor] | None = None
-
-    def read(self, batch: int) -> tuple[Tensor, Tensor] | None:
-        """Hidden vectors and cells, both (layers, batch, hidden_dim); None at the start."""
-        if self._held is not None and self._held[0].shape[1] != batch:
-            raise ValueError(
-                f"ids must have as many rows as the state before them, {self._held[0].shape[1]}, got {batch}; "
-                "begin with a new state for another batch"
-            )
-        return self._held
-
-    def write(self, hidden_LBH: Tensor, cell_LBH: Tensor) -> None:
-        self._held = (hidden_LBH.detach(), cell_LBH.detach())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What to save, hidden vectors and cells, both (layers, batch, hidden_dim); empty at the start."""
-        return {} if self._held is None else dict(zip(SAVED, self._held, strict=True))
-
-    @classmethod
-    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The state whose `tensors` were saved."""
-        state = cls()
-        if tensors:
-            _check_saved(tensors)
-            state.write(*(tensors[name] for name in SAVED))
-        return state
 
 
 class LSTMLM(LanguageModel):
@@ -71,7 +34,7 @@ class LSTMLM(LanguageModel):
         check_output(output, "hidden_dim", config.hidden_dim)
         self.config = config
         self.input = input
-        self.lstm = nn.LSTM(
+        self.lstm = LSTMStack(
             config.input_dim,
             config.hidden_dim,
             config.num_layers,
@@ -90,11 +53,12 @@ class LSTMLM(LanguageModel):
         check_ids(ids)
         vectors_BND = self.input(ids)
         check_vectors(vectors_BND, "input_dim", self.config.input_dim)
-        start = None if cache is None else cache.read(len(ids))
+        layers = None if cache is None else cache.read(len(ids))
+        start = None if layers is None else tuple(torch.stack(held) for held in zip(*layers, strict=True))
         # Torch computes position by position, and its batch_first is a view that FSDP2 warns of.
         hidden_NBH, (last_LBH, cell_LBH) = self.lstm(self._drop(vectors_BND).transpose(0, 1), start)
         if cache is not None:
-            cache.write(last_LBH, cell_LBH)
+            cache.write(zip(last_LBH, cell_LBH, strict=True))
         return self._drop(hidden_NBH.transpose(0, 1))
 
     def new_cache(self, max_length: int | None = None) -> RecurrentState:
@@ -106,12 +70,3 @@ class LSTMLM(LanguageModel):
 
     def _drop(self, vectors: Tensor) -> Tensor:
         return F.dropout(vectors, self.config.dropout, self.training)
-
-
-def _check_saved(tensors: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if set(shapes) != set(SAVED) or shapes["hidden"] != shapes["cell"] or len(shapes["cell"]) != 3:
-        raise ValueError(
-            f"tensors must be hidden and cell, both (layers, batch, hidden_dim), or nothing, got {shapes}; "
-            "give what RecurrentState.tensors gave"
-        )

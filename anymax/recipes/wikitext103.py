@@ -148,9 +148,9 @@ def adaptive_tied_fairseq() -> RunConfig:
     run = adaptive_tied_3072()
     output = AdaptiveSoftmax(BANDS, tail_dropout=0.2, softmax_input_dropout=0.2)
     body = TransformerConfig(1024, 16, 8, 4096, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
-    model = replace(run.task.model, output=output, body=body)
+    task = run.language_modeling()
     schedule = CosineCycles(16_000, period=270_000, growth=2.0, shrink=0.75, minimum=1e-4, warmup_from=1e-7)
-    return replace(run, task=replace(run.task, model=model), schedule=schedule)
+    return replace(run, task=replace(task, model=replace(task.model, output=output, body=body)), schedule=schedule)
 
 
 def adaptive_no_tail_dropout() -> RunConfig:

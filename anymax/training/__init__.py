@@ -10,12 +10,15 @@ from anymax import lazy
 if TYPE_CHECKING:
     from anymax.training.config import RunConfig as RunConfig
     from anymax.training.config import TaskConfig as TaskConfig
+    from anymax.training.dirichlet_config import Dirichlet as Dirichlet
     from anymax.training.folder import read_config as read_config
     from anymax.training.language_modeling_config import LanguageModeling as LanguageModeling
     from anymax.training.metrics import read_metrics as read_metrics
+    from anymax.training.optimizers import SGD as SGD
     from anymax.training.optimizers import Adagrad as Adagrad
     from anymax.training.optimizers import Adam as Adam
     from anymax.training.optimizers import AdamW as AdamW
+    from anymax.training.optimizers import AveragedSGD as AveragedSGD
     from anymax.training.optimizers import Nesterov as Nesterov
     from anymax.training.plain import as_plain as as_plain
     from anymax.training.plain import from_plain as from_plain
@@ -37,23 +40,30 @@ if TYPE_CHECKING:
     from anymax.training.schedules import InverseSquareRoot as InverseSquareRoot
     from anymax.training.task import Step as Step
     from anymax.training.task import Task as Task
+    from anymax.training.triggers import AtEpoch as AtEpoch
+    from anymax.training.triggers import NonMonotone as NonMonotone
 
 _HOME_OF = {
     "Adagrad": "optimizers",
     "Adam": "optimizers",
     "AdamW": "optimizers",
+    "AtEpoch": "triggers",
+    "AveragedSGD": "optimizers",
     "Constant": "schedules",
     "Cosine": "schedules",
     "CosineCycles": "schedules",
+    "Dirichlet": "dirichlet_config",
     "EvaluationRecord": "reporting",
     "InverseSquareRoot": "schedules",
     "LanguageModeling": "language_modeling_config",
     "Nesterov": "optimizers",
+    "NonMonotone": "triggers",
     "Opened": "run",
     "Outcome": "reporting",
     "Ranks": "ranks",
     "Reporter": "reporting",
     "RunConfig": "config",
+    "SGD": "optimizers",
     "Silent": "reporting",
     "Start": "reporting",
     "Step": "task",

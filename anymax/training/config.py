@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from anymax.training.checks import check_counts, check_positive
+from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.language_modeling_config import LanguageModeling
-from anymax.training.optimizers import Adagrad, Adam, AdamW, Nesterov
+from anymax.training.optimizers import SGD, Adagrad, Adam, AdamW, AveragedSGD, Nesterov
 from anymax.training.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
+from anymax.training.triggers import NonMonotone
 
 # A new task joins by one more member here: a config with `toy()` and `build(folder, ranks, *, seed, announce) -> Task`.
-TaskConfig = LanguageModeling
+TaskConfig = LanguageModeling | Dirichlet
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -39,14 +43,18 @@ class RunConfig:
         device: where to compute; "auto" takes a GPU where there is one.
         threads: threads of each process on the CPU; by default torch's own choice.
         log_every: steps from record to record.
-        evaluate_every: steps from evaluation to evaluation; None evaluates at the end only.
+        evaluate_every: steps from evaluation to evaluation, or "epoch" to evaluate whenever an epoch ends; None
+            evaluates at the end only.
         checkpoint_every: steps from checkpoint to checkpoint.
         keep: how many of the last checkpoints stay; the best stays besides.
         tensorboard: whether records are written for TensorBoard too.
+        start: the folder of a run whose best weights this one begins with; its task must be the same.
+        stop: ends the run before all its steps are taken, when evaluations tell. Where the optimizer averages, those
+            count that came after averaging began.
     """
 
     task: TaskConfig
-    optimizer: Nesterov | Adagrad | Adam | AdamW
+    optimizer: Nesterov | Adagrad | Adam | AdamW | SGD | AveragedSGD
     schedule: Constant | Cosine | CosineCycles | InverseSquareRoot
     _: KW_ONLY
     steps: int | None = None
@@ -60,16 +68,19 @@ class RunConfig:
     device: Device = "auto"
     threads: int | None = None
     log_every: int = 20
-    evaluate_every: int | None = None
+    evaluate_every: int | Literal["epoch"] | None = None
     checkpoint_every: int = 500
     keep: int = 2
     tensorboard: bool = False
+    start: Path | None = None
+    stop: NonMonotone | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"exactly one of steps and epochs must be given, got {self.steps} and {self.epochs}")
         check_counts(steps=self.steps, accumulate=self.accumulate, threads=self.threads, log_every=self.log_every)
-        check_counts(evaluate_every=self.evaluate_every, checkpoint_every=self.checkpoint_every, keep=self.keep)
+        check_counts(checkpoint_every=self.checkpoint_every, keep=self.keep)
+        self._check_evaluations()
         check_positive(epochs=self.epochs, clip=self.clip)
         check_counts(0, seed=self.seed)
         for name, choices in (("precision", Precision), ("parallel", Parallel), ("device", Device)):
@@ -80,20 +91,32 @@ class RunConfig:
         if self.steps is not None:
             self.schedule.check_fits(self.steps)
 
-    def total_steps(self, batches_per_epoch: int) -> int:
-        """How many steps the run takes where an epoch has so many batches."""
+    def total_steps(self, num_batches: Callable[[int], int]) -> int:
+        """How many steps the run takes.
+
+        Args:
+            num_batches: how many batches an epoch has, by its number from 0.
+        """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        steps_per_epoch = math.ceil(batches_per_epoch / self.accumulate)
+        whole = math.floor(self.epochs)
+        steps = [math.ceil(num_batches(epoch) / self.accumulate) for epoch in range(whole + 1)]
         # A tenth of 30 is a little more than 3 in floating point.
-        return max(1, math.ceil(self.epochs * steps_per_epoch - 1e-6))
+        return max(1, sum(steps[:whole]) + math.ceil((self.epochs - whole) * steps[whole] - 1e-6))
+
+    def language_modeling(self) -> LanguageModeling:
+        """The task, for what only language models can do; others are refused."""
+        if not isinstance(self.task, LanguageModeling):
+            raise ValueError(f"task must be LanguageModeling here, got {type(self.task).__name__}, which has no text")
+        return self.task
 
     def toy(self) -> RunConfig:
         """The same recipe at a size for tests: little data, a small model, a handful of steps."""
         return replace(
             self,
             task=self.task.toy(),
+            optimizer=self.optimizer.toy() if isinstance(self.optimizer, AveragedSGD) else self.optimizer,
             schedule=self.schedule.toy(),
             steps=TOY_STEPS,
             epochs=None,
@@ -104,4 +127,23 @@ class RunConfig:
             log_every=1,
             evaluate_every=3,
             checkpoint_every=2,
+            start=None,
         )
+
+    def _check_evaluations(self) -> None:
+        """Refuse an interval that is none, and what waits for evaluations that never come."""
+        every = self.evaluate_every
+        if isinstance(every, str):
+            if every != "epoch":
+                raise ValueError(f"evaluate_every must be a number of steps, 'epoch' or None, got {every!r}")
+        else:
+            check_counts(evaluate_every=every)
+        waiting = {"stop": self.stop}
+        if isinstance(self.optimizer, AveragedSGD):
+            waiting["optimizer.begin"] = self.optimizer.begin if isinstance(self.optimizer.begin, NonMonotone) else None
+        for name, trigger in waiting.items():
+            if trigger is not None and every is None:
+                raise ValueError(
+                    f"evaluate_every must be given for {name} {trigger}, which waits for evaluations, got None; "
+                    'evaluate_every="epoch" evaluates once an epoch'
+                )

@@ -15,7 +15,8 @@ from anymax.data.corpus import Split
 from anymax.data.prepared import Announce
 from anymax.data.units import Units
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
-from anymax.models import LSTMLM, LanguageModel, RecurrentState, build_language_model
+from anymax.models import LanguageModel, RecurrentState, build_language_model
+from anymax.models.building import output_rates
 from anymax.models.language_model import fsdp_groups, learned_alphas
 from anymax.training.checkpoints import Checkpoints, Which
 from anymax.training.folder import CHECKPOINTS, read_config
@@ -71,27 +72,37 @@ class LanguageModelingTask(Task):
                 return SentenceBatches(
                     tokens, max_tokens, seed=self.seed, eos=eos, block=most, rank=rank, world_size=world_size
                 )
-            case Contiguous(batch_size, block):
-                return ContiguousBatches(tokens, batch_size, block, eos=eos, rank=rank, world_size=world_size)
+            case Contiguous(batch_size, block, random_lengths):
+                return ContiguousBatches(
+                    tokens,
+                    batch_size,
+                    block,
+                    eos=eos,
+                    random_lengths=random_lengths,
+                    seed=self.seed,
+                    rank=rank,
+                    world_size=world_size,
+                )
             case other:
                 assert_never(other)
 
     def step(self, model: nn.Module, batch: Batch, carry: RecurrentState | None) -> Step:
         ids, target = (part.to(self.ranks.device, non_blocking=True) for part in (batch.ids, batch.target))
         loss_sum = model(ids, target, "sum", carry)
-        return Step(loss_sum, int((batch.target != IGNORE_INDEX).sum()), carry)
+        count = int((batch.target != IGNORE_INDEX).sum())
+        if self.model.penalty is None:
+            return Step(loss_sum, count, carry, rate=batch.rate)
+        penalty = float(self.model.penalty)
+        return Step(loss_sum, count, carry, {"penalty": penalty / max(1, count)}, penalty, batch.rate)
 
     def new_carry(self) -> RecurrentState | None:
-        return self.model.new_cache() if isinstance(self.model, LSTMLM) else None
+        return self.model.new_cache(self._block()) if self.model.carries_state else None
 
     def carry_state(self, carry: RecurrentState | None) -> dict[str, Tensor]:
-        # Rows come first there, layers here.
-        return {} if carry is None else {name: held.transpose(0, 1).clone() for name, held in carry.tensors().items()}
+        return {} if carry is None else carry.tensors()
 
     def load_carry(self, tensors: dict[str, Tensor]) -> RecurrentState | None:
-        if not isinstance(self.model, LSTMLM):
-            return None
-        return RecurrentState.of_tensors({name: rows.transpose(0, 1).contiguous() for name, rows in tensors.items()})
+        return RecurrentState.of_tensors(tensors) if self.model.carries_state else None
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         return self.perplexity(model, split).metrics()
@@ -120,6 +131,7 @@ class LanguageModelingTask(Task):
             block=how.block or self._block(),
             context=how.context,
             windows=how.windows,
+            rows=how.rows,
             ends_word=None if units.subwords is None else self._ends_word(),
             unk=units.lexicon.unk,
             device=self.ranks.device,
@@ -150,6 +162,9 @@ class LanguageModelingTask(Task):
 
     def watch(self) -> dict[str, float]:
         return learned_alphas(self.model)
+
+    def rates(self) -> dict[nn.Parameter, float]:
+        return output_rates(self.config.model.output, self.model.output)
 
     def groups(self) -> list[list[nn.Module]]:
         return fsdp_groups(self.model)
@@ -182,11 +197,11 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     Args:
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
     """
-    config = read_config(folder)
+    config = read_config(folder).language_modeling()
     units = Prepared.saved_units(folder)
     if units is None:
         raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")
     checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
-    model = build_language_model(config.task.model, units.lexicon)
+    model = build_language_model(config.model, units.lexicon)
     load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
     return OpenedModel(model.eval(), units)

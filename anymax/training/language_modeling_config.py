@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from anymax.data.random_lengths import RandomLengths as RandomLengths
 from anymax.data.text import Text
 from anymax.models.language_model_config import LanguageModelConfig, Sparse
 
@@ -48,10 +49,12 @@ class Contiguous:
     Args:
         batch_size: rows, over all ranks.
         block: tokens of each row in a batch, which is how far gradients reach back.
+        random_lengths: draw how many they are around `block` for each batch; None gives all the same.
     """
 
     batch_size: int
     block: int
+    random_lengths: RandomLengths | None = None
 
 
 Batching = Blocks | Sentences | Contiguous
@@ -65,11 +68,18 @@ class Evaluation:
         block: tokens in a window; None takes that of the batches.
         context: how many of them serve only as context.
         windows: windows of one length, of whole sentences up to it, or of one sentence each.
+        rows: for models that carry a state: read the text as so many parallel rows, each of which starts without one.
+            It is quicker and a little worse; 1 is exact.
     """
 
     block: int | None = None
     context: int = 0
     windows: Literal["contiguous", "sentences", "single"] = "contiguous"
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"rows must be at least 1, got {self.rows}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,11 @@ class LanguageModeling:
                 f"batching must be {kind} for a {type(self.model.body).__name__}, "
                 f"got {type(self.batching).__name__}; a model that carries a state reads its rows in order"
             )
+        if self.evaluation.rows > 1 and not recurrent:
+            raise ValueError(
+                f"evaluation.rows must be 1 for a {type(self.model.body).__name__}, which carries no state through "
+                f"them, got {self.evaluation.rows}; its windows are read many at a time anyway"
+            )
 
     @property
     def is_likelihood(self) -> bool:
@@ -109,7 +124,12 @@ class LanguageModeling:
             data=self.data.toy(),
             model=self.model.toy(),
             batching=_toy_batching(self.batching),
-            evaluation=replace(self.evaluation, block=16, context=min(self.evaluation.context, 8)),
+            evaluation=replace(
+                self.evaluation,
+                block=16,
+                context=min(self.evaluation.context, 8),
+                rows=min(self.evaluation.rows, 4),
+            ),
         )
 
 
@@ -120,4 +140,5 @@ def _toy_batching(batching: Batching) -> Batching:
         case Sentences():
             return Sentences(max_tokens=64, block=None if batching.block is None else 16)
         case Contiguous():
-            return Contiguous(batch_size=4, block=8)
+            lengths = batching.random_lengths
+            return Contiguous(batch_size=4, block=8, random_lengths=None if lengths is None else lengths.toy())

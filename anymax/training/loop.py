@@ -18,6 +18,7 @@ from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import RunConfig
 from anymax.training.folder import CHECKPOINTS
 from anymax.training.metrics import Metrics
+from anymax.training.optimizers import AveragedSGD
 from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
 from anymax.training.ranks import Ranks
@@ -50,10 +51,10 @@ class Loop:
         self.ranks = ranks
         self.reporter = reporter if ranks.is_first else Silent()
         self.model = wrap(task, ranks, config.parallel, compile=config.compile)
-        self.updater = Updater(task.model, config, ranks)
+        self.updater = Updater(task.model, config, ranks, task.rates())
         self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep), task, self.updater, ranks)
         self.batches = task.batches("train")
-        self.total_steps = config.total_steps(len(self.batches))
+        self.total_steps = config.total_steps(self.batches.length)
         config.schedule.check_fits(self.total_steps)
         self.progress = Progress()
         self.carry: Any = None
@@ -67,25 +68,44 @@ class Loop:
         """Take the steps that are left, with the records, evaluations and checkpoints that are due between them."""
         with StopSignals() as signals, self._recording():
             self._start()
-            while self.progress.step < self.total_steps:
+            while not self._is_over():
                 place = Place(self.batches.state_dict(), self.task.carry_state(self.carry))
                 try:
                     stop = self._step(signals)
                 except DivergedError as error:
                     return self._give_up(str(error), place)
-                if stop and self.progress.step < self.total_steps:
+                if stop and not self._is_over():
                     self.reporter.message(f"stopped and saved at step {self.progress.step} of {self.total_steps}")
                     return self._outcome("signal")
             if self.progress.evaluated is None or self.progress.evaluated.step != self.progress.step:
                 self._evaluate()
                 self.ranks.on_first(lambda: self.saver.settle(self.progress.best))
+            if self.is_early:
+                self.reporter.message(
+                    f"over after step {self.progress.step} of {self.total_steps}, as {self.config.stop} tells; "
+                    "with another stop it goes on"
+                )
         return self._outcome(None)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether `stop` ends the run at the evaluation of this step; one that will average is not over before."""
+        stop, progress = self.config.stop, self.progress
+        is_evaluated = progress.evaluated is not None and progress.evaluated.step == progress.step
+        is_waiting = self.updater.averaging is not None and progress.averaging_since is None
+        if stop is None or is_waiting or not is_evaluated or progress.step >= self.total_steps:
+            return False
+        return stop.is_due(progress.goals, self.batches.epoch)
+
+    def _is_over(self) -> bool:
+        return self.progress.step >= self.total_steps or self.is_early
 
     def _step(self, signals: StopSignals) -> bool:
         """One step and what is due after it; whether some rank was asked to stop."""
         began = time.perf_counter()
-        totals, stop = self._accumulate(signals)
-        lr, norm = self._update(totals)
+        self._begin_averaging()
+        totals, rate, stop = self._accumulate(signals)
+        lr, norm = self._update(totals, rate)
         totals.seconds = time.perf_counter() - began
         progress = self.progress
         progress.step += 1
@@ -94,22 +114,41 @@ class Loop:
         progress.seconds += totals.seconds
         progress.since_record.add(totals)
         self.reporter.advanced(progress.step, totals.loss)
-        is_done = progress.step == self.total_steps
-        if is_done or progress.step % self.config.log_every == 0:
+        is_recorded = progress.step == self.total_steps or progress.step % self.config.log_every == 0
+        if is_recorded:
             self._record(lr, norm)
-        every = self.config.evaluate_every
-        is_best = self._evaluate() if is_done or (every and progress.step % every == 0) else False
-        if is_done or is_best or stop or progress.step % self.config.checkpoint_every == 0:
+        is_best = self._evaluate() if self._is_evaluation_due() else False
+        is_over = self._is_over()
+        if is_over and not is_recorded:
+            self._record(lr, norm)
+        if is_over or is_best or stop or progress.step % self.config.checkpoint_every == 0:
             self._save()
         return stop
 
-    def _accumulate(self, signals: StopSignals) -> tuple[Totals, bool]:
-        """Gradients of the batches of a step, their sums over all ranks, and whether some rank was asked to stop."""
+    def _begin_averaging(self) -> None:
+        """Have the optimizer average from this step on, where it is time."""
+        optimizer, progress = self.config.optimizer, self.progress
+        if not isinstance(optimizer, AveragedSGD) or progress.averaging_since is not None:
+            return
+        if optimizer.begin.is_due(progress.goals, self.batches.epoch):
+            assert self.updater.averaging is not None
+            self.updater.averaging.begin()
+            progress.averaging_since, progress.goals = progress.step, []
+            self.reporter.message(f"averaging begins after step {progress.step}")
+
+    def _is_evaluation_due(self) -> bool:
+        step, every = self.progress.step, self.config.evaluate_every
+        if every == "epoch":
+            return step == self.total_steps or self.batches.position == 0
+        return step == self.total_steps or (every is not None and step % every == 0)
+
+    def _accumulate(self, signals: StopSignals) -> tuple[Totals, float, bool]:
+        """Gradients of the batches of a step; their sums and mean rate over all ranks, and whether one should stop."""
         if self.batches.position == 0:
             self.carry = self.task.new_carry()
         number = min(self.config.accumulate, len(self.batches) - self.batches.position)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        count, log = 0, dict[str, float]()
+        count, rate, log = 0, 0.0, dict[str, float]()
         for i, batch in enumerate(islice(iter(self.batches), number)):
             self._seed(self.progress.step, i, self.ranks.rank)
             with accumulating(self.model, is_last=i == number - 1):
@@ -117,17 +156,18 @@ class Loop:
                     step = self.task.step(self.model, batch, self.carry)
                 self.updater.backward(step.loss_sum)
             self.carry = step.carry
-            loss_sum += step.loss_sum.detach()
+            loss_sum += step.loss_sum.detach().double() - step.penalty
             count += step.count
+            rate += step.rate
             log = {name: log.get(name, 0.0) + value for name, value in sorted(step.log.items())}
         asked = signals.received is not None
-        together = self.ranks.sum([float(loss_sum), count, number, asked, *log.values()])
-        totals = Totals(together[0], int(together[1]), int(together[2]), log=dict(zip(log, together[4:], strict=True)))
-        return totals, together[3] > 0
+        together = self.ranks.sum([float(loss_sum), count, number, asked, rate, *log.values()])
+        totals = Totals(together[0], int(together[1]), int(together[2]), log=dict(zip(log, together[5:], strict=True)))
+        return totals, together[4] / totals.batches, together[3] > 0
 
-    def _update(self, totals: Totals) -> tuple[float, float]:
+    def _update(self, totals: Totals, rate: float) -> tuple[float, float]:
         """Change the parameters; the rate, and the norm of the gradients. Nothing changes in a step without items."""
-        lr = self.config.optimizer.lr * self.config.schedule.factor(self.progress.step, self.total_steps)
+        lr = self.config.optimizer.lr * self.config.schedule.factor(self.progress.step, self.total_steps) * rate
         if not math.isfinite(totals.loss_sum):
             raise DivergedError(f"the loss became {totals.loss_sum}")
         norm = 0.0
@@ -142,6 +182,7 @@ class Loop:
     def _record(self, lr: float, norm: float) -> None:
         progress, since = self.progress, self.progress.since_record
         watch = self.task.watch()
+        averaging = {} if self.updater.averaging is None else {"averaging": float(self.updater.is_averaging)}
         record = TrainRecord(
             step=progress.step,
             epoch=self.batches.epoch + self.batches.position / len(self.batches),
@@ -151,7 +192,7 @@ class Loop:
             items=progress.items,
             items_per_second=since.count / since.seconds,
             seconds=progress.seconds,
-            log={name: value / since.batches for name, value in since.log.items()},
+            log={name: value / since.batches for name, value in since.log.items()} | averaging,
             watch=watch,
         )
         progress.since_record = Totals()
@@ -161,7 +202,7 @@ class Loop:
 
     def _evaluate(self) -> bool:
         """Measure the model; whether it is the best so far. Randomness of training is drawn anew for every batch."""
-        with self._counting():
+        with self._counting(), self.updater.averaged():
             self._seed(self.progress.step, "evaluate")
             self.task.model.eval()
             with torch.no_grad():
@@ -173,7 +214,10 @@ class Loop:
         progress.evaluated = Evaluated(progress.step, metrics)
         limit = math.inf if progress.best is None else progress.best.metrics[goal]
         # An undefined number is never the best. The first rank decides, should others differ in the last digit.
-        (is_best,) = map(bool, self.ranks.sum([self.ranks.is_first and metrics[goal] < limit]))
+        first = self.ranks.is_first
+        is_less, value = self.ranks.sum([first and metrics[goal] < limit, metrics[goal] if first else 0.0])
+        is_best = bool(is_less)
+        progress.goals.append(value)
         if is_best:
             progress.best = progress.evaluated
         record = EvaluationRecord(progress.step, SPLIT, metrics, is_best, progress.seconds)
@@ -233,6 +277,7 @@ class Loop:
             stopped,
             {} if progress.evaluated is None else progress.evaluated.metrics,
             None if progress.best is None else progress.best.step,
+            self.is_early,
         )
 
     @contextmanager

@@ -1,20 +1,25 @@
-"""Torch's optimizers as plain data that imports no torch until one is built.
+"""Optimizers as plain data that imports no torch until one is built.
 
-They are built fused where torch can, which on the CPU takes a third of the time or less and changes only the last
+Torch's are built fused where torch can, which on the CPU takes a third of the time or less and changes only the last
 digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from anymax.training.checks import check_not_negative, check_positive, check_shares
+from anymax.training.checks import check_counts, check_not_negative, check_positive, check_shares
+from anymax.training.triggers import AtEpoch, NonMonotone
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+    Group = dict[str, Any]
+    # Or groups of them as torch takes them: "params", and what else the group should hold.
+    Parameters = Iterable[nn.Parameter] | Iterable[Group]
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class Nesterov:
         check_shares(momentum=self.momentum)
         check_not_negative(weight_decay=self.weight_decay)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
-        from torch.optim import SGD
+        from torch.optim import SGD as TorchSGD
 
-        parameters = list(parameters)
-        fused = not _are_sharded(parameters)
-        return SGD(parameters, self.lr, self.momentum, nesterov=True, weight_decay=self.weight_decay, fused=fused)
+        groups = _grouped(parameters)
+        fused = not _are_sharded(groups)
+        return TorchSGD(groups, self.lr, self.momentum, nesterov=True, weight_decay=self.weight_decay, fused=fused)
 
 
 @dataclass(frozen=True)
@@ -70,18 +75,18 @@ class Adagrad:
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay, initial_accumulator=self.initial_accumulator, eps=self.eps)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adagrad as TorchAdagrad
 
-        parameters = list(parameters)
+        groups = _grouped(parameters)
         return TorchAdagrad(
-            parameters,
+            groups,
             self.lr,
             weight_decay=self.weight_decay,
             initial_accumulator_value=self.initial_accumulator,
             eps=self.eps,
-            fused=not _are_sharded(parameters),
+            fused=not _are_sharded(groups),
         )
 
 
@@ -106,11 +111,11 @@ class Adam:
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adam as TorchAdam
 
-        return TorchAdam(parameters, self.lr, self.betas, self.eps, self.weight_decay, fused=True)
+        return TorchAdam(_grouped(parameters), self.lr, self.betas, self.eps, self.weight_decay, fused=True)
 
 
 @dataclass(frozen=True)
@@ -135,29 +140,113 @@ class AdamW:
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import AdamW as TorchAdamW
 
-        parameters = list(parameters)
-        decayed = [parameter for parameter in parameters if parameter.dim() >= 2]
-        kept = [parameter for parameter in parameters if parameter.dim() < 2]
-        groups = [
-            {"params": group, "weight_decay": decay}
-            for group, decay in ((decayed, self.weight_decay), (kept, 0.0))
-            if group
-        ]
+        groups = [part for group in _grouped(parameters) for part in self._parts(group)]
         return TorchAdamW(groups, self.lr, self.betas, self.eps, fused=True)
 
+    def _parts(self, group: Group) -> list[Group]:
+        decayed = [parameter for parameter in group["params"] if parameter.dim() >= 2]
+        kept = [parameter for parameter in group["params"] if parameter.dim() < 2]
+        return [
+            {**group, "params": part, "weight_decay": decay}
+            for part, decay in ((decayed, self.weight_decay), (kept, 0.0))
+            if part
+        ]
 
-OptimizerConfig = Nesterov | Adagrad | Adam | AdamW
+
+@dataclass(frozen=True)
+class SGD:
+    """Steps against the gradient, with nothing held between them.
+
+    Args:
+        weight_decay: this share of the parameters is added to their gradients.
+    """
+
+    held: ClassVar[int] = 0
+
+    lr: float
+    _: KW_ONLY
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(lr=self.lr)
+        check_not_negative(weight_decay=self.weight_decay)
+
+    def build(self, parameters: Parameters) -> Optimizer:
+        """The optimizer of these parameters."""
+        from torch.optim import SGD as TorchSGD
+
+        groups = _grouped(parameters)
+        return TorchSGD(groups, self.lr, weight_decay=self.weight_decay, fused=not _are_sharded(groups))
 
 
-def _are_sharded(parameters: list[nn.Parameter]) -> bool:
+@dataclass(frozen=True)
+class AveragedSGD:
+    """SGD, and from some step on the mean of where its steps led, which is then what is evaluated and saved.
+
+    Args:
+        weight_decay: this share of the parameters is added to their gradients.
+        begin: when averaging begins.
+        decay: parameters lose this share of themselves, times the rate, in every step of averaging.
+        power: how quickly the rate falls where there is a decay: lr / (1 + decay * lr * steps)**power.
+        start: how many steps the mean leaves out when averaging begins.
+        published: average as the published results did, by `torch.optim.ASGD`: one iterate more is left out, and a
+            changed rate holds only from the next step on.
+
+    Polyak and Juditsky 1992; Merity et al. 2018 on when to begin.
+    """
+
+    held: ClassVar[int] = 1
+
+    lr: float
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    begin: NonMonotone | AtEpoch = field(default_factory=NonMonotone)
+    decay: float = 0.0
+    power: float = 0.75
+    start: int = 0
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(lr=self.lr)
+        check_not_negative(weight_decay=self.weight_decay, decay=self.decay, power=self.power)
+        check_counts(0, start=self.start)
+
+    def toy(self) -> AveragedSGD:
+        """The same from the first step on, as a toy does not live to see evaluations get worse."""
+        return replace(self, begin=AtEpoch(0))
+
+    def build(self, parameters: Parameters) -> Optimizer:
+        """The optimizer of these parameters; the loop tells it when to begin."""
+        from anymax.training.averaged_sgd import AveragedSGD as AveragingOptimizer
+
+        return AveragingOptimizer(
+            _grouped(parameters),
+            self.lr,
+            weight_decay=self.weight_decay,
+            decay=self.decay,
+            power=self.power,
+            start=self.start,
+            published=self.published,
+        )
+
+
+OptimizerConfig = Nesterov | Adagrad | Adam | AdamW | SGD | AveragedSGD
+
+
+def _grouped(parameters: Parameters) -> list[Group]:
+    entries: list[Any] = list(parameters)
+    return entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+
+
+def _are_sharded(groups: list[Group]) -> bool:
     """Whether FSDP2 divided them among ranks; torch fuses Adam for those, and no other."""
     from anymax.training.parallel import own_part
 
-    return any(own_part(parameter) is not parameter for parameter in parameters)
+    return any(own_part(parameter) is not parameter for group in groups for parameter in group["params"])
 
 
 def _check_adam(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:

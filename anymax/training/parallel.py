@@ -52,6 +52,16 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def drop_gathered(model: nn.Module) -> None:
+    """Have FSDP2 gather parameters anew in the next forward, as what ranks hold of them was changed in place."""
+    if "torch.distributed.fsdp" in sys.modules:
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
 def own_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor that may be divided among the ranks."""
     if "torch.distributed.tensor" in sys.modules:

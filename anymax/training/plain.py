@@ -132,6 +132,8 @@ def _scalar(hint: Any, value: Any, place: str) -> Any:
 def _name(hint: Any) -> str:
     if hint is type(None):
         return "null"
+    if get_origin(hint) is Literal:
+        return ", ".join(map(repr, get_args(hint)))
     return NAMES.get(hint) or str(getattr(hint, "__name__", hint))
 
 

@@ -50,6 +50,8 @@ class Progress:
         since_record: the steps since the last record.
         evaluated: the step of the last evaluation, and what it gave.
         best: the same of the best one.
+        goals: the metric that should fall, of every evaluation; where the optimizer averages, of those since it does.
+        averaging_since: after how many steps the optimizer began to average; None where it did not.
     """
 
     step: int = 0
@@ -59,6 +61,8 @@ class Progress:
     since_record: Totals = field(default_factory=Totals)
     evaluated: Evaluated | None = None
     best: Evaluated | None = None
+    goals: list[float] = field(default_factory=list)
+    averaging_since: int | None = None
 
     def as_plain(self) -> dict[str, Any]:
         return asdict(self)

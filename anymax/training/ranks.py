@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from anymax.data.batches import share
 
 # The first rank may prepare a large corpus while the others wait for it.
 PATIENCE = timedelta(hours=2)
+# Seconds; letting go of finished work takes microseconds.
+UNTIL_IDLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,17 @@ def joined(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[Ranks]:
         # None leaves before all are done: the first holds what the others ask.
         dist.barrier()
     finally:
-        dist.destroy_process_group()
+        leave()
+
+
+def leave() -> None:
+    """Destroy the process group once its threads are idle.
+
+    They need the interpreter to let go of finished work, and one that still does so when its group goes is waited for
+    forever, as the group holds the interpreter meanwhile.
+    """
+    time.sleep(UNTIL_IDLE)
+    dist.destroy_process_group()
 
 
 def _device(name: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.device:

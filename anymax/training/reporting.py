@@ -76,10 +76,11 @@ class Outcome:
 
     Args:
         step: steps taken, of `total_steps`.
-        stopped: None where all were; "signal" where it was asked to stop, "diverged" where its numbers became infinite.
-            Either way it was saved and can be resumed.
+        stopped: None where the run is over; "signal" where it was asked to stop, "diverged" where its numbers became
+            infinite. Either way it was saved and can be resumed.
         metrics: of the last evaluation; empty where there was none.
         best_step: the step that was evaluated best.
+        is_early: whether it is over by its config's `stop`, before all steps were taken.
     """
 
     folder: Path
@@ -88,6 +89,7 @@ class Outcome:
     stopped: Literal["signal", "diverged"] | None
     metrics: dict[str, float]
     best_step: int | None
+    is_early: bool = False
 
 
 class Reporter(Protocol):

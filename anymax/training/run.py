@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from anymax.data.prepared import Announce
-from anymax.training.checkpoints import Checkpoints
+from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import Device, RunConfig
 from anymax.training.folder import (
     CHECKPOINTS,
@@ -62,9 +62,12 @@ def train(
     """
     folder = Path(folder)
     with _sitting(config) as ranks:
+        beginning = _beginning(config)
         ranks.on_first(lambda: check_new(folder))
         ranks.on_first(lambda: check_writable(folder))
         task = _build(config, folder, ranks, announce)
+        _begin_with(task, beginning)
+        del beginning
         ranks.on_first(lambda: _check_room(config, folder, task))
         loop = Loop(config, folder, task, ranks, reporter or Silent())
         ranks.on_first(lambda: write_config(folder, config))
@@ -98,6 +101,10 @@ def resume(
         ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
         task = _build(config, folder, ranks, announce)
+        if checkpoint is None:
+            _begin_with(task, _beginning(config))
+        else:
+            _check_same_start(config, before)
         ranks.on_first(lambda: _check_room(config, folder, task))
         loop = Loop(config, folder, task, ranks, reporter or Silent())
         if checkpoint is None:
@@ -173,6 +180,27 @@ def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | N
     return config.task.build(folder, ranks, seed=config.seed, announce=told)
 
 
+def _beginning(config: RunConfig) -> Checkpoint | None:
+    """The best checkpoint of the run that another begins with; None where it begins with new weights."""
+    if config.start is None:
+        return None
+    read_plain_config(config.start)
+    return Checkpoints(config.start / CHECKPOINTS).load("best")
+
+
+def _check_same_start(config: RunConfig, before: Mapping[str, Any]) -> None:
+    """Refuse to begin otherwise what has begun."""
+    now, then = as_plain(config.start), before.get("start")
+    if now != then:
+        raise ValueError(f"start must stay {then} in a run that has begun, got {now}; train anew in another folder")
+
+
+def _begin_with(task: Task, checkpoint: Checkpoint | None) -> None:
+    if checkpoint is not None:
+        checkpoint.check_identity(task.identity())
+        load_model(task.model, checkpoint.tensors["model"], checkpoint.file("model"))
+
+
 def _quiet(what: str) -> None:
     """Nobody asked."""
 
@@ -215,6 +243,7 @@ def _summary(loop: Loop) -> dict[str, Any]:
     on_gpu = ranks.device.type == "cuda"
     return {
         "steps": progress.step,
+        "ended_by": "stop" if loop.is_early else "steps",
         "items": progress.items,
         "item": loop.task.item,
         "metrics": progress.evaluated.metrics,

@@ -48,14 +48,24 @@ class Saver:
         self.saved: int | None = None
 
     def is_finite(self) -> bool:
-        """Whether the weights are worth saving."""
-        return are_finite(model_tensors(self.task.model), self.ranks)
+        """Whether the weights are worth saving, and where they are averaged also the averages."""
+        model, updater = self.task.model, self.updater
+        averages = optimizer_tensors(model, updater.optimizer) if updater.is_averaging else {}
+        return are_finite({**model_tensors(model), **averages}, self.ranks)
 
     def save(self, progress: Progress, place: Place) -> Path:
-        """Write a checkpoint, unless this step has one, and remove those that need not stay."""
+        """Write a checkpoint, unless this step has one, and remove those that need not stay.
+
+        Where the optimizer averages, the model's file has the averages, and the optimizer's where its steps led.
+        """
         path = self.checkpoints.path(progress.step)
-        if self.saved == progress.step:
-            return path
+        if self.saved != progress.step:
+            with self.updater.averaged():
+                self._write(progress, place)
+            self.saved = progress.step
+        return path
+
+    def _write(self, progress: Progress, place: Place) -> None:
         model, optimizer = self.task.model, self.updater.optimizer
         tensors = {
             "model": gathered(model_tensors(model), self.ranks),
@@ -75,8 +85,6 @@ class Saver:
             self.settle(progress.best)
 
         self.ranks.on_first(write)
-        self.saved = progress.step
-        return path
 
     def restore(self, checkpoint: Checkpoint, batches: Batches) -> tuple[Progress, Any]:
         """Bring model, optimizer and batches to where they were; how far the run was, and its carry."""
@@ -85,7 +93,7 @@ class Saver:
         kind = checkpoint.state["optimizer"]
         if kind != type(optimizer).__name__:
             raise ValueError(
-                f"optimizer must be torch's {kind}, which {checkpoint.path} was trained with, got "
+                f"optimizer must be the {kind} that {checkpoint.path} was trained with, got "
                 f"{type(optimizer).__name__}; resume with that one, or train anew in another folder"
             )
         batches.load_state_dict(checkpoint.state["data"])
@@ -96,6 +104,9 @@ class Saver:
             self.updater.scaler.load_state_dict(checkpoint.state["scaler"])
         self.saved = checkpoint.step
         progress = self._known(Progress.from_plain(checkpoint.state["progress"]))
+        if self.updater.averaging is not None and progress.averaging_since is not None:
+            self.updater.averaging.begin()
+            self.updater.averaging.take_back()
         return progress, self._load_carry(checkpoint.tensors.get("carry", {}))
 
     def settle(self, best: Evaluated | None) -> None:

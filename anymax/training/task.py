@@ -22,12 +22,16 @@ class Step:
         carry: what the next batch reads, without gradients.
         log: values to record with the loss, under the same names in every step and on every rank; the record has their
             mean over batches.
+        penalty: the part of `loss_sum` that is no loss of items; records leave it out.
+        rate: the optimizer's rate is multiplied by it in this step, by the mean where a step has several batches.
     """
 
     loss_sum: Tensor
     count: int
     carry: Any = None
     log: Mapping[str, float] = field(default_factory=dict)
+    penalty: float = 0.0
+    rate: float = 1.0
 
 
 class Batches(Protocol):
@@ -38,6 +42,10 @@ class Batches(Protocol):
     """Which batch of the epoch comes next."""
 
     def __len__(self) -> int: ...
+    def length(self, epoch: int) -> int:
+        """How many batches an epoch has; `len` is that of the current one."""
+        ...
+
     def __iter__(self) -> Iterator[Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -99,6 +107,10 @@ class Task(ABC):
 
     def watch(self) -> dict[str, float]:
         """Values of the model to record, as what each head of attention learned."""
+        return {}
+
+    def rates(self) -> dict[nn.Parameter, float]:
+        """Parameters that learn at another rate than the optimizer's, and what theirs is multiplied by."""
         return {}
 
     def groups(self) -> list[list[nn.Module]]:

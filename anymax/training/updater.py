@@ -1,12 +1,16 @@
 """From the losses of a step's batches to one step of the optimizer, in any precision and on any number of ranks."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anymax.training.averaged_sgd import AveragedSGD
+from anymax.training.checks import check_not_negative
 from anymax.training.config import Precision, RunConfig
-from anymax.training.parallel import whole
+from anymax.training.parallel import drop_gathered, whole
 from anymax.training.ranks import Ranks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -19,15 +23,21 @@ class Updater:
 
     Args:
         model: as it is after it was wrapped or sharded.
+        rates: what the rate of some parameters is multiplied by.
     """
 
-    def __init__(self, model: nn.Module, config: RunConfig, ranks: Ranks) -> None:
+    def __init__(
+        self, model: nn.Module, config: RunConfig, ranks: Ranks, rates: Mapping[nn.Parameter, float] | None = None
+    ) -> None:
+        self.model = model
         self.config = config
         self.ranks = ranks
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter to train, but none requires a gradient")
-        self.optimizer = config.optimizer.build(self.parameters)
+        self.optimizer = config.optimizer.build(_groups(self.parameters, rates or {}))
+        # The same where it is one that averages, now or later.
+        self.averaging = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         # Small gradients of half precision would be lost without a scale; elsewhere it does nothing.
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
 
@@ -60,13 +70,28 @@ class Updater:
     def step(self, lr: float) -> None:
         """Change the parameters. In float16, gradients that are not finite change only the scale."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def forget(self) -> None:
         """Drop the gradients."""
         self.optimizer.zero_grad()
+
+    @property
+    def is_averaging(self) -> bool:
+        """Whether the optimizer holds averages of the parameters."""
+        return self.averaging is not None and self.averaging.is_averaging
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While the block runs, the model holds the averages of its parameters, if there are any."""
+        drop_gathered(self.model)
+        with nullcontext() if self.averaging is None else self.averaging.exchanged():
+            try:
+                yield
+            finally:
+                drop_gathered(self.model)
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
@@ -75,6 +100,23 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         raise ValueError("precision must be 'float32' or 'bfloat16' on the CPU, got 'float16'")
     if precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ValueError("precision must be 'float32' or 'float16' on this GPU, which has no bfloat16, got 'bfloat16'")
+
+
+def _groups(parameters: Sequence[nn.Parameter], rates: Mapping[nn.Parameter, float]) -> list[dict[str, Any]]:
+    """Parameters by the factor of their rate, as torch's optimizers take them."""
+    trained = {id(parameter) for parameter in parameters}
+    for parameter, factor in rates.items():
+        if id(parameter) not in trained:
+            raise ValueError(
+                f"rates must be of parameters of the model that are trained, got one for another of shape "
+                f"{tuple(parameter.shape)}; leave it out"
+            )
+        check_not_negative(rate=factor)
+    factors = [rates.get(parameter, 1.0) for parameter in parameters]
+    return [
+        {"params": [p for p, own in zip(parameters, factors, strict=True) if own == factor], "factor": factor}
+        for factor in dict.fromkeys(factors)
+    ]
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -1,7 +1,6 @@
 """The bench of training steps at tiny sizes: who is compared with whom, and how it is shown. Never how fast."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,13 +35,7 @@ def measured() -> Report:
     return training.measure(SETTINGS)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trainee(name: str = "ADP-T") -> Trainee:

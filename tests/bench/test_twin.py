@@ -1,7 +1,5 @@
 """Models of torch's own modules: they learn, step by step, what ours learn."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,13 +17,7 @@ BODY = TransformerConfig(D, num_layers=2, num_heads=2, ffn_dim=24)
 FINAL_NORM = TransformerConfig(D, num_layers=1, num_heads=2, ffn_dim=24, final_norm=True)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tables_tied() -> TransformerLM:

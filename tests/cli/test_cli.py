@@ -73,7 +73,7 @@ def test_a_reader_that_has_enough_sees_no_traceback():
 def test_help_names_every_verb_and_so_does_the_bare_command(capsys: pytest.CaptureFixture[str]):
     assert exit_code("--help") == 0
     text = capsys.readouterr().out
-    verbs = ["recipes", "prepare", "train", "resume", "compare", "evaluate", "generate", "bench", "doctor"]
+    verbs = ["recipes", "prepare", "train", "resume", "finetune", "compare", "evaluate", "generate", "bench", "doctor"]
     assert all(f"• {verb} " in text for verb in verbs) and "--version" in text
     assert exit_code() == 0
     assert capsys.readouterr().out == text

@@ -5,16 +5,18 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from anymax import cli
+from anymax.cli.finetune import second_stage
 from anymax.cli.progress import Terminal
 from anymax.cli.train import new_run
 from anymax.recipes import names
+from anymax.training import SGD, AtEpoch, AveragedSGD, NonMonotone, read_config
+from anymax.training.folder import write_config
 
 LINES = ["the people are many , and the words are few", "all people have words", "words are what people have ."]
 QUICK = ["--toy", "--steps", "2", "--threads", "1"]
@@ -22,13 +24,7 @@ QUICK = ["--toy", "--steps", "2", "--threads", "1"]
 PLAIN = "sotu.softmax_tied"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +161,10 @@ def test_steps_take_the_place_of_epochs_and_epochs_that_of_steps():
         (["train", "--toy", "--data.path", "absent.txt"], "absent.txt"),
         (["resume"], "write anymax resume RUN"),
         (["resume", "absent"], "absent/config.json is missing"),
+        (["finetune"], "write anymax finetune RUN"),
+        (["finetune", "absent"], "absent/config.json is missing"),
+        (["train", "--toy", "--evaluate-every", "year"], r"--evaluate-every[\s\S]*year"),
+        (["train", "--toy", "--start", "absent"], "absent/config.json is missing"),
         (["evaluate", "absent"], "absent/config.json is missing"),
         (["generate", "absent"], "absent/config.json is missing"),
         (["compare", PLAIN, PLAIN], "recipes must differ"),
@@ -210,6 +210,40 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
     told = capsys.readouterr().err
     assert "removing the checkpoints of later steps: 6" in told and "from step 4" in told
     assert "step must be one that was saved, 4, 6, got 3" in complaint(capsys, "resume", "run", "--step", "3")
+
+
+def test_a_run_is_tuned_on_from_its_best_weights(run: Path, capsys: pytest.CaptureFixture[str]):
+    told = complaint(capsys, "finetune", "run")
+    assert "optimizer.lr must be given where a run was trained with Adam" in told
+    assert "write anymax finetune run --optimizer.lr 1" in told and not Path("run-finetuned").exists()
+    best = json.loads((run / "checkpoints" / "best.json").read_text())["metrics"]["loss"]
+    options = ["--optimizer.lr", "1e-9", "--stop.window", "3", "--evaluate-every", "epoch"]
+    assert code_of("finetune", "run", *options) == 0
+    assert "averaging begins after step 0" in capsys.readouterr().err
+    config = json.loads(Path("run-finetuned/config.json").read_text())
+    assert config["start"] == str(run.absolute()) and config["stop"] == {"kind": "NonMonotone", "window": 3}
+    assert config["optimizer"]["kind"] == "AveragedSGD" and config["evaluate_every"] == "epoch"
+    assert config["optimizer"]["begin"] == {"kind": "AtEpoch", "epoch": 0}
+    # A rate so small that the weights stay what they were.
+    summary = json.loads(Path("run-finetuned/summary.json").read_text())
+    assert summary["metrics"]["loss"] == pytest.approx(best, rel=1e-5)
+
+
+def test_a_run_without_a_checkpoint_cannot_be_tuned(run: Path, capsys: pytest.CaptureFixture[str]):
+    shutil.rmtree(run / "checkpoints")
+    told = complaint(capsys, "finetune", "run", "--optimizer.lr", "1")
+    assert "run/checkpoints must hold a checkpoint, but none was saved yet" in told
+    assert not Path("run-finetuned").exists()
+
+
+def test_a_second_stage_keeps_the_sgd_of_the_first(run: Path):
+    first = read_config(run)
+    expected = AveragedSGD(3.0, weight_decay=0.1, begin=AtEpoch(0))
+    for optimizer, every in ((SGD(3.0, weight_decay=0.1), None), (replace(expected, begin=NonMonotone(2)), 7)):
+        write_config(run, replace(first, optimizer=optimizer, evaluate_every=every))
+        config = second_stage(run, [])
+        assert (config.optimizer, config.start, config.stop) == (expected, run, NonMonotone(5))
+        assert config.evaluate_every == (every or "epoch") and config.task == first.task
 
 
 def test_evaluate_measures_as_it_is_told_and_writes_it_down(run: Path, capsys: pytest.CaptureFixture[str]):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from anymax.training.ranks import leave
 from anymax.vocabulary import AdaptiveInput, Bands, CharacterInput, FixedInput
 
 SIZE, DIM, PADDING = 12, 8, 2
@@ -121,7 +122,7 @@ def test_stock_ddp_takes_steps_with_any_words(
         for ids in ([3], [11, 0], [PADDING]):
             parallel(torch.tensor(ids)).sum().backward()
     finally:
-        torch.distributed.destroy_process_group()
+        leave()
 
 
 def test_compiles_whole_and_agrees_with_eager(layer: nn.Module) -> None:

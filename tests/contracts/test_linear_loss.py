@@ -1,254 +1,36 @@
-"""What every linear loss promises, each against the same loss of all scores. A new one joins by one line in MEMBERS."""
+"""What every linear loss promises, against the same loss of all scores. A new one joins by a line in linear_losses."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-import anymax
-from anymax.losses.linear_cross_entropy import linear_cross_entropy
-from anymax.losses.linear_entmax_loss import linear_entmax_loss
-from anymax.losses.linear_mixture_loss import linear_mixture_loss
-from tests.kernels.test_cross_entropy import threads
+from tests.contracts.linear_losses import (
+    MEMBERS,
+    REDUCTIONS,
+    WHOLE,
+    D,
+    K,
+    Member,
+    Tensors,
+    assert_same,
+    changed,
+    peak_bytes,
+    reduced,
+    smoothing_option,
+    targets,
+)
 
-V, D, K = 150, 6, 3
-REDUCTIONS = ["mean", "sum", "none"]
-Tensors = dict[str, nn.Parameter]
-Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Member:
-    """A linear loss as a function of its tensors, and one loss per target by way of all scores.
-
-    The first two tensors are a hidden state and its weight.
-    """
-
-    fused: Callable[..., Tensor]
-    eager: Callable[[Tensors, Tensor, float], Tensor]
-    shapes: Callable[[tuple[int, ...]], Shapes]
-    name: str
-    rows_per_target: int = 1
-    has_smoothing: bool = True
-    has_transform: bool = False
-
-    def make(self, *leading: int, dtype: torch.dtype = torch.float64) -> Tensors:
-        scale = {"weight": 3.0, "first_weight": 3.0, "alpha": 0.1, "slopes": 0.3}
-        tensors = {
-            key: nn.Parameter(torch.randn(shape, dtype=torch.float64) * scale.get(key, 1.0))
-            for key, shape in self.shapes(leading).items()
-        }
-        if "alpha" in tensors:
-            tensors["alpha"].data += 1.5
-        return changed(tensors, lambda tensor: tensor.to(dtype))
-
-    def budget(self, num_targets: int, dtype: torch.dtype) -> int:
-        """What the scores of so many targets take."""
-        extra = 4 if dtype.itemsize == 2 else 0
-        return num_targets * self.rows_per_target * V * (dtype.itemsize + extra)
-
-
-def plif(tensors: Tensors) -> nn.Module:
-    module = anymax.PLIF(40, 9.0)
-    module.weight = tensors["slopes"]
-    return module
-
-
-def scores_of(t: Tensors) -> Tensor:
-    return functional.linear(t["hidden"], t["weight"], t.get("bias"))
-
-
-def cross_entropies(scores: Tensor, target: Tensor, smoothing: float) -> Tensor:
-    n = scores.shape[-1]
-    losses = functional.cross_entropy(
-        scores.reshape(-1, n), target.reshape(-1), reduction="none", label_smoothing=smoothing
-    )
-    return losses.reshape(target.shape)
-
-
-def mixture_losses(scores: Tensor, prior: Tensor, target: Tensor) -> Tensor:
-    log_probs = (prior.log_softmax(-1)[..., None] + scores.log_softmax(-1)).logsumexp(-2)
-    return -log_probs.gather(-1, target[..., None])[..., 0]
-
-
-def entmax_losses(scores: Tensor, target: Tensor, alpha: float | Tensor, smoothing: float) -> Tensor:
-    return anymax.entmax_loss(scores, target, alpha, reduction="none", label_smoothing=smoothing)
-
-
-def plain_shapes(leading: tuple[int, ...]) -> Shapes:
-    return {"hidden": (*leading, D), "weight": (V, D), "bias": (V,)}
-
-
-def entmax(alpha: float, *, has_bias: bool) -> Member:
-    return Member(
-        lambda t, target, **options: linear_entmax_loss(
-            t["hidden"], t["weight"], target, alpha, t.get("bias"), **options
-        ),
-        lambda t, target, smoothing: entmax_losses(scores_of(t), target, alpha, smoothing),
-        plain_shapes if has_bias else lambda leading: {"hidden": (*leading, D), "weight": (V, D)},
-        "linear_entmax_loss",
-    )
-
-
-def learned_entmax(shape: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Member:
-    return Member(
-        lambda t, target, **options: linear_entmax_loss(
-            t["hidden"], t["weight"], target, t["alpha"], t["bias"], **options
-        ),
-        lambda t, target, smoothing: entmax_losses(scores_of(t), target, t["alpha"], smoothing),
-        lambda leading: plain_shapes(leading) | {"alpha": shape(leading)},
-        "linear_entmax_loss",
-    )
-
-
-def mixture(*, has_plif: bool) -> Member:
-    def transform(t: Tensors) -> nn.Module | None:
-        return plif(t) if has_plif else None
-
-    def shapes(leading: tuple[int, ...]) -> Shapes:
-        own: Shapes = {"hidden": (*leading, K, D), "weight": (V, D), "bias": (V,), "prior": (*leading, K)}
-        return own | {"slopes": (40,)} if has_plif else own
-
-    return Member(
-        lambda t, target, **options: linear_mixture_loss(
-            t["hidden"], t["prior"], t["weight"], target, t["bias"], transform=transform(t), **options
-        ),
-        lambda t, target, _: mixture_losses((transform(t) or nn.Identity())(scores_of(t)), t["prior"], target),
-        shapes,
-        "linear_mixture_loss",
-        rows_per_target=K,
-        has_smoothing=False,
-        has_transform=has_plif,
-    )
-
-
-def pieces_shapes(leading: tuple[int, ...]) -> Shapes:
-    return {
-        "first_hidden": (*leading, D),
-        "first_weight": (V - 20, D),
-        "second_hidden": (*leading, 4),
-        "second_weight": (20, 4),
-        "second_bias": (20,),
-    }
-
-
-def eager_pieces(t: Tensors, target: Tensor, smoothing: float) -> Tensor:
-    first = functional.linear(t["first_hidden"], t["first_weight"])
-    second = functional.linear(t["second_hidden"], t["second_weight"], t["second_bias"])
-    return cross_entropies(torch.cat([first, second], -1), target, smoothing)
-
-
-MEMBERS = {
-    "cross-entropy": Member(
-        lambda t, target, **options: linear_cross_entropy(t["hidden"], t["weight"], target, t["bias"], **options),
-        lambda t, target, smoothing: cross_entropies(scores_of(t), target, smoothing),
-        plain_shapes,
-        "linear_cross_entropy",
-    ),
-    "cross-entropy-plif": Member(
-        lambda t, target, **options: linear_cross_entropy(
-            t["hidden"], t["weight"], target, t["bias"], transform=plif(t), **options
-        ),
-        lambda t, target, smoothing: cross_entropies(plif(t)(scores_of(t)), target, smoothing),
-        lambda leading: plain_shapes(leading) | {"slopes": (40,)},
-        "linear_cross_entropy",
-        has_transform=True,
-    ),
-    "cross-entropy-pieces": Member(
-        lambda t, target, **options: linear_cross_entropy(
-            [t["first_hidden"], t["second_hidden"]],
-            [t["first_weight"], t["second_weight"]],
-            target,
-            [None, t["second_bias"]],
-            **options,
-        ),
-        eager_pieces,
-        pieces_shapes,
-        "linear_cross_entropy",
-    ),
-    "entmax-1": entmax(1.0, has_bias=True),
-    "entmax-1.5": entmax(1.5, has_bias=True),
-    "entmax-2": entmax(2.0, has_bias=False),
-    "entmax-learned": learned_entmax(lambda leading: ()),
-    "entmax-per-row": learned_entmax(lambda leading: (*leading, 1)),
-    "mixture": mixture(has_plif=False),
-    "mixture-plif": mixture(has_plif=True),
-}
-WHOLE = [name for name, member in MEMBERS.items() if not member.has_transform]
-# Compiling takes its time: one of each kind.
-COMPILED = ["cross-entropy-pieces", "entmax-1.5", "entmax-per-row", "mixture"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Everything here is small: a second thread would only wait. What threads change is shown with the kernels."""
-    with threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=list(MEMBERS))
 def member(request: pytest.FixtureRequest) -> Member:
     return MEMBERS[request.param]
-
-
-def changed(tensors: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
-    return {key: nn.Parameter(change(tensor.detach())) for key, tensor in tensors.items()}
-
-
-def targets(*leading: int, ignored: Iterable[int] = ()) -> Tensor:
-    target = torch.randint(V, leading)
-    for place in ignored:
-        target.view(-1)[place] = -100
-    return target
-
-
-def reduced(
-    member: Member, tensors: Tensors, target: Tensor, reduction: str = "mean", smoothing: float = 0.0
-) -> Tensor:
-    """The loss by way of all scores."""
-    counted = target != -100
-    losses = member.eager(tensors, torch.where(counted, target, 0), smoothing)
-    losses = torch.where(counted, losses, 0)
-    if reduction == "none":
-        return losses
-    return losses.sum() if reduction == "sum" else losses.sum() / counted.sum().clamp(min=1)
-
-
-def smoothing_option(member: Member, smoothing: float) -> dict[str, float]:
-    return {"label_smoothing": smoothing} if member.has_smoothing else {}
-
-
-def assert_same(got: Tensor, wanted: Tensor, tensors: dict[str, Tensor], *, tolerance: float = 1e-9) -> None:
-    """Two losses and, for one gradient that comes from above, their gradients by all tensors."""
-    torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
-    above = torch.randn_like(wanted)
-    sources = list(tensors.values())
-    for name, ours, theirs in zip(
-        tensors, torch.autograd.grad(got, sources, above), torch.autograd.grad(wanted, sources, above), strict=True
-    ):
-        size = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
-        torch.testing.assert_close(
-            ours, theirs, rtol=tolerance, atol=tolerance * size, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
-def peak_bytes(function: Callable[[], object]) -> int:
-    """The most memory alive at once of what the function allocates."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        function()
-    alive = most = 0
-    for event in recorded.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            alive += event.nbytes()
-            most = max(most, alive)
-    return most
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -603,110 +385,3 @@ def test_the_same_call_gives_the_same_bits_and_reads_no_stale_memory(member: Mem
         torch.use_deterministic_algorithms(False)
     for again in filled:
         assert all(got.equal(wanted) for got, wanted in zip(again, plain, strict=True))
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_compiles_whole_for_any_number_of_targets(name: str) -> None:
-    member = MEMBERS[name]
-    torch._dynamo.reset()
-
-    def loss(tensors: Tensors, target: Tensor) -> Tensor:
-        return 3 * member.fused(tensors, target)
-
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=True)
-    for num_targets in (4, 7, 1):
-        tensors, target = member.make(num_targets), targets(num_targets, ignored=(0,))
-        assert_same(compiled(tensors, target), loss(tensors, target), tensors)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(tensors, target), loss(tensors, target))
-
-
-@pytest.mark.parametrize("name", COMPILED)
-def test_a_compiled_loss_takes_no_class_that_is_not_there(name: str) -> None:
-    member = MEMBERS[name]
-    torch._dynamo.reset()
-    compiled = torch.compile(member.fused, fullgraph=True, backend="aot_eager")
-    for wrong in (V, -1):
-        with pytest.raises(ValueError, match=f"target must be a class from 0 to {V - 1}, .* got {wrong}"):
-            compiled(member.make(3), torch.tensor([0, wrong, 1]))
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_operator_keeps_torchs_rules(name: str) -> None:
-    member, operators = MEMBERS[name], getattr(torch.ops.anymax, MEMBERS[name].name)
-    for transpose in (False, True):
-        tensors = [tensor.detach() for tensor in member.make(5).values()]
-        if transpose:
-            tensors = [t.T.contiguous().T if t.dim() == 2 else t for t in tensors]
-        num_pieces = 2 if "pieces" in name else 1
-        if num_pieces == 2 or "bias" not in member.shapes((5,)):
-            tensors.insert(2, None)
-        extras = tensors[3 * num_pieces :]
-        if member.name == "linear_entmax_loss":
-            extras = [extras[0].reshape(-1) if extras else torch.tensor([1.5], dtype=torch.float64)]
-        tensors = tensors[: 3 * num_pieces] + extras
-        wanted = [tensor is not None for tensor in tensors]
-        coefficient = torch.tensor(1.0, dtype=torch.float64)
-        arguments = (tensors, targets(5), coefficient, num_pieces, "mean", -100, 0.0, 10**6, wanted)
-        checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
-        torch.library.opcheck(operators.default, arguments, test_utils=checks)
-
-
-def test_wrong_targets_are_refused(member: Member) -> None:
-    tensors = member.make(3)
-    for wrong in (V, -1):
-        with pytest.raises(
-            ValueError, match=rf"target must be a class from 0 to 149, or ignore_index \(-100\), got {wrong}"
-        ):
-            member.fused(tensors, torch.tensor([0, wrong, 1]))
-    with pytest.raises(ValueError, match=r"target .*\(4,.* got \(3,"):
-        member.fused(tensors, targets(4))
-    with pytest.raises(TypeError, match=rf"target must be .* got torch.float32; {member.name} takes no distributions"):
-        member.fused(tensors, torch.rand(3, V))
-    with pytest.raises(TypeError, match=r"target must be .* got list"):
-        member.fused(tensors, [0, 1, 2])
-    with pytest.raises(ValueError, match=r"target must be on the device of (hidden|experts), cpu, got meta"):
-        member.fused(tensors, targets(3).to("meta"))
-
-
-def test_wrong_options_are_refused(member: Member) -> None:
-    tensors, target = member.make(3), targets(3)
-    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'average'"):
-        member.fused(tensors, target, reduction="average")
-    if member.has_smoothing:
-        for smoothing in (-0.1, 1.5, torch.nan):
-            with pytest.raises(ValueError, match=f"label_smoothing must lie between 0 and 1, got {smoothing}"):
-                member.fused(tensors, target, label_smoothing=smoothing)
-    least = member.budget(1, torch.float64)
-    for budget in (least - 1, 0, -5):
-        with pytest.raises(ValueError, match=f"one target, {least} bytes, got {budget}"):
-            member.fused(tensors, target, memory_budget=budget)
-    with pytest.raises(TypeError, match=r"memory_budget must be .* got float"):
-        member.fused(tensors, target, memory_budget=1e9)
-
-
-def test_tensors_that_do_not_fit_are_refused(member: Member) -> None:
-    tensors, target = member.make(3), targets(3)
-    hidden, weight = list(tensors)[:2]
-    for width in (D - 1, D + 1):
-        with pytest.raises(ValueError, match=rf"must end in the dimension of linear_weight, 6, got shape .*{width}\)"):
-            member.fused(tensors | {hidden: torch.randn(*tensors[hidden].shape[:-1], width).double()}, target)
-    with pytest.raises(ValueError, match=r"linear_weight must be \(classes, dimension\) .* got \(6,\)"):
-        member.fused(tensors | {weight: torch.randn(D).double()}, target)
-    with pytest.raises(ValueError, match=r"linear_weight must be .* at least one class, got \(0, 6\)"):
-        member.fused(tensors | {weight: torch.randn(0, D).double()}, target)
-    with pytest.raises(TypeError, match=r"must have one dtype, got torch\.float32, torch\.float64"):
-        member.fused(tensors | {hidden: tensors[hidden].float()}, target)
-    with pytest.raises(TypeError, match=r"linear_weight must be a floating-point tensor, got torch\.int64"):
-        member.fused(tensors | {weight: tensors[weight].long()}, target)
-    with pytest.raises(ValueError, match=r"linear_weight must be on the device of (hidden|experts), cpu, got meta"):
-        member.fused(tensors | {weight: tensors[weight].to("meta")}, target)
-    bias = next((key for key in tensors if key.endswith("bias")), None)
-    if bias is not None:
-        n = tensors[bias].shape[0]
-        with pytest.raises(
-            ValueError, match=rf"linear_bias must have one entry per class, {n}, got shape \({n + 1},\)"
-        ):
-            member.fused(tensors | {bias: torch.randn(n + 1).double()}, target)
-        with pytest.raises(TypeError, match=r"linear_bias must be a .*tensor, got str"):
-            member.fused(tensors | {bias: "none"}, target)

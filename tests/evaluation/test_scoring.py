@@ -15,13 +15,7 @@ from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, 
 EOS, V, PRIME = 0, 20, 10_007
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Reader(LanguageModel):

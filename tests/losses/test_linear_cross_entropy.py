@@ -13,7 +13,7 @@ from torch.nn import functional
 import anymax
 from anymax import linear_cross_entropy
 from anymax.kernels import use_backend
-from tests.contracts.test_linear_loss import assert_same, peak_bytes
+from tests.contracts.linear_losses import assert_same, peak_bytes
 
 REDUCTIONS = ["mean", "sum", "none"]
 

@@ -14,7 +14,7 @@ import anymax
 from anymax import entmax_loss, linear_entmax_loss
 from anymax.kernels import library
 from anymax.kernels.entmax import native
-from tests.contracts.test_linear_loss import assert_same
+from tests.contracts.linear_losses import assert_same
 from tests.kernels.test_cross_entropy import threads
 from tests.oracles import slope
 

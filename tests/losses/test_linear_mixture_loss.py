@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import anymax
 from anymax import linear_cross_entropy, linear_mixture_loss
-from tests.contracts.test_linear_loss import assert_same
+from tests.contracts.linear_losses import assert_same
 
 REDUCTIONS = ["mean", "sum", "none"]
 

@@ -1,6 +1,6 @@
 """The LSTM language model: its size, what it carries from batch to batch, decoding, learning, generation."""
 
-from collections.abc import Iterator
+import copy
 
 import pytest
 import torch
@@ -13,13 +13,7 @@ V, D, H = 23, 6, 10
 BANDS = Bands.from_sizes((7, 9, 7), dim=8, factor=2)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(num_layers: int = 2, dropout: float = 0.0) -> LSTMLM:
@@ -97,10 +91,12 @@ def test_a_saved_state_goes_on_as_the_one_it_was_saved_from() -> None:
     assert state.tensors() == {}
     model.hidden(words(3, 4), state)
     saved = {name: tensor.clone() for name, tensor in state.tensors().items()}
-    assert saved["hidden"].shape == saved["cell"].shape == (2, 3, H)
+    assert {name: tuple(tensor.shape) for name, tensor in saved.items()} == dict.fromkeys(
+        ("hidden_0", "cell_0", "hidden_1", "cell_1"), (3, H)
+    )
     ids = words(3, 3)
     # Rows can be shared out among others who go on with them.
-    some = RecurrentState.of_tensors({name: tensor[:, 1:].contiguous() for name, tensor in saved.items()})
+    some = RecurrentState.of_tensors({name: tensor[1:] for name, tensor in saved.items()})
     torch.testing.assert_close(model.hidden(ids[1:], some), model.hidden(ids, RecurrentState.of_tensors(saved))[1:])
     assert torch.equal(model.hidden(ids, RecurrentState.of_tensors(saved)), model.hidden(ids, state))
     assert torch.equal(model.hidden(ids, RecurrentState.of_tensors({})), model.hidden(ids))
@@ -162,6 +158,33 @@ def test_autocast_is_near_and_carries_a_state() -> None:
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_a_model_in_bfloat16_gives_what_its_weights_give_in_float32() -> None:
+    model = LSTMLM(FixedInput(V, D), FullOutput(V, H), LSTMConfig(D, H, 2)).bfloat16()
+    wide, ids, target = copy.deepcopy(model).float(), words(2, 6), words(2, 6)
+    assert torch.equal(model.hidden(ids), wide.hidden(ids).bfloat16())
+    loss = model(ids, target)
+    torch.testing.assert_close(loss, wide(ids, target), rtol=0.02, atol=0)
+    loss.backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+def test_autocast_after_a_table_is_float32_where_torch_has_no_less() -> None:
+    model, ids = LSTMLM(FixedInput(V, D), FullOutput(V, H), LSTMConfig(D, H, 2)), words(2, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.hidden(ids)
+    assert hidden.dtype == torch.float32
+    torch.testing.assert_close(hidden, model.hidden(ids), rtol=0.05, atol=0.01)
+
+
+def test_a_gradient_comes_in_evaluation_too() -> None:
+    model, ids, target = build(), words(2, 6), words(2, 6)
+    model(ids, target).backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model.eval()(ids, target).backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], wanted)
+
+
 def test_a_model_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="output must have the hidden_dim of the config, 10, got 6"):
         LSTMLM(FixedInput(V, D), FullOutput(V, D), LSTMConfig(D, H))
@@ -173,8 +196,22 @@ def test_a_model_refuses_what_does_not_fit() -> None:
     model.hidden(words(2, 3), state)
     with pytest.raises(ValueError, match="as many rows as the state before them, 2, got 3; begin with a new state"):
         model.hidden(words(3, 3), state)
-    with pytest.raises(ValueError, match="tensors must be hidden and cell"):
-        RecurrentState.of_tensors({"hidden": torch.zeros(1, 2, 3)})
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"hidden_0": (2, 3)},
+        {"hidden_0": (2, 3), "cell_1": (2, 3)},
+        {"hidden_0": (2, 3), "cell_0": (2, 4)},
+        {"hidden_0": (1, 2, 3), "cell_0": (1, 2, 3)},
+        {"hidden_0": (2, 3), "cell_0": (2, 3), "hidden_1": (3, 3), "cell_1": (3, 3)},
+    ],
+    ids=str,
+)
+def test_a_state_refuses_tensors_it_did_not_give(shapes: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match=r"tensors must be a hidden and a cell for each layer, .* got"):
+        RecurrentState.of_tensors({name: torch.zeros(shape) for name, shape in shapes.items()})
 
 
 @pytest.mark.parametrize(

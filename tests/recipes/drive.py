@@ -1,4 +1,4 @@
-"""Take recipes at toy size through a whole life: trained, killed and resumed, evaluated, made to write.
+"""Take recipes at toy size through a whole life: trained, killed and resumed, evaluated, language models made to write.
 
     python -m tests.recipes.drive FOLDER RECIPE RECIPE ...
 
@@ -22,11 +22,13 @@ from unittest.mock import patch
 import torch
 
 from anymax.analysis.evaluated import evaluate_task
-from anymax.cli.evaluate import open_language_model
 from anymax.cli.generate import continued
 from anymax.data import prepare
 from anymax.recipes import find
-from anymax.training import RunConfig, resume, train
+from anymax.training import LanguageModeling, RunConfig, Task, open_run, resume, train
+from anymax.training.checkpoints import Checkpoints
+from anymax.training.folder import CHECKPOINTS
+from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.reporting import EvaluationRecord, Silent
 from tests.training.differences import differences
 
@@ -77,8 +79,9 @@ class Moments(Silent):
 def drive(name: str, folder: Path) -> Iterator[str]:
     """What is wrong with a recipe, a line each."""
     config = find(name)().toy()
-    # So that every training finds the same work to do.
-    prepare(config.task.data)
+    if isinstance(config.task, LanguageModeling):
+        # So that every training finds the same work to do.
+        prepare(config.task.data)
     whole, killed = folder / "whole", folder / "killed"
     moments = Moments()
     with moments.watching_the_disk():
@@ -106,8 +109,24 @@ def train_to_death(config: RunConfig, folder: Path, last: int) -> None:
 
 
 def wrong_in_use(run: Path) -> Iterator[str]:
-    """Whether the model of a run can be measured, on every token of the test split, and can write."""
-    task = open_language_model(run, None, lambda *_: None)
+    """Whether the model of a run can do what its task is for."""
+    task = open_run(run).task
+    if isinstance(task, LanguageModelingTask):
+        yield from wrong_in_language(run, task)
+    else:
+        yield from wrong_in_measuring(run, task)
+
+
+@torch.no_grad()
+def wrong_in_measuring(run: Path, task: Task) -> Iterator[str]:
+    """Whether the best model, opened again, gives the very numbers it was chosen for, all of them finite."""
+    measured, chosen_for = task.evaluate(task.model, "test"), Checkpoints(run / CHECKPOINTS).best()["metrics"]
+    if measured != chosen_for or not all(map(math.isfinite, measured.values())):
+        yield f"it is measured as {measured}, and was chosen for {chosen_for}"
+
+
+def wrong_in_language(run: Path, task: LanguageModelingTask) -> Iterator[str]:
+    """Whether a language model can be measured, on every token of the test split, and can write."""
     measured = evaluate_task(task, "test", baselines=False, announce=lambda *_: None).perplexity
     there = len(task.prepared.split("test"))
     if not math.isfinite(measured.loss) or measured.num_tokens != there:

@@ -3,28 +3,23 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 from anymax.data import Lexicon
-from anymax.models import LearnedEntmaxAttention, build_language_model, learned_alphas
+from anymax.models import Full, LearnedEntmaxAttention, build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
-from anymax.training.config import RunConfig
+from anymax.training.config import LanguageModeling, RunConfig
+from anymax.training.optimizers import Adam
 from anymax.training.plain import as_plain, from_plain
 
 FACTORIZATIONS = ["softmax", "softmax_tied", "bpe", "bpe_tied", "adaptive_softmax", "character_cnn", "adaptive"]
 FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("name", names())
@@ -42,8 +37,9 @@ def test_a_recipe_comes_back_from_its_file(name: str) -> None:
     assert from_plain(RunConfig, json.loads(json.dumps(as_plain(run.toy())))) == run.toy()
 
 
+LANGUAGE_MODELS = [name for name in names() if isinstance(find(name)().task, LanguageModeling)]
 # What differs in training alone has the same toy.
-TOYS = list({repr(find(name)().toy().task.model): name for name in reversed(names())}.values())
+TOYS = list({repr(find(name)().toy().task.model): name for name in reversed(LANGUAGE_MODELS)}.values())
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -68,6 +64,13 @@ def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() 
         len({repr((run.task.model.body, run.optimizer, run.schedule, run.epochs, run.task.batching)) for run in runs})
         == 1
     )
+
+
+def test_the_outputs_of_the_dirichlet_experiment_differ_in_the_output_and_its_rate_alone() -> None:
+    runs = [find(name)() for name in names() if name.startswith("dirichlet.")]
+    assert len({repr(run.task.output) for run in runs}) == len(runs) == 6
+    same = [replace(run, task=replace(run.task, output=Full()), optimizer=Adam(1.0)) for run in runs]
+    assert all(run == same[0] for run in same)
 
 
 def test_learned_alphas_are_those_of_all_heads() -> None:

@@ -21,8 +21,11 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
-from anymax.training import RunConfig, config, from_plain, joined, resume, train
+from anymax.training import AtEpoch, AveragedSGD, Constant, RunConfig, config, from_plain, joined, resume, train
 from anymax.training.parallel import accumulating, whole, wrap
+from anymax.training.ranks import leave
+from anymax.training.tensors import load_model, model_tensors
+from anymax.training.updater import Updater
 from tests.training.toys import Toy
 
 config.TaskConfig = Toy
@@ -49,9 +52,12 @@ def do_as_rank(rank: int, jobs: list[dict[str, Any]], port: int) -> None:
     for job in jobs:
         do(job)
     check_log_probs_of_a_sharded_model()
+    check_averages_come_and_go_in_a_sharded_model()
     for kind in ("ddp", "fsdp"):
         check_gradients_stay_until_the_last_batch(kind)
-    dist.destroy_process_group()
+    # None leaves before all are done: the first holds what the others ask.
+    dist.barrier()
+    leave()
 
 
 def check_log_probs_of_a_sharded_model() -> None:
@@ -66,6 +72,37 @@ def check_log_probs_of_a_sharded_model() -> None:
         log_probs, log_prob = model.output.log_probs(hidden), model.output.log_prob(hidden, target)
     torch.testing.assert_close(log_probs, expected)
     torch.testing.assert_close(log_prob, expected.gather(1, target[:, None])[:, 0])
+
+
+def check_averages_come_and_go_in_a_sharded_model() -> None:
+    """What a forward gathered of the averages is not what the next one reads."""
+    with joined("cpu") as ranks:
+        task, other = (Toy(dropout=0.0).build(Path(), ranks, seed=1, announce=lambda *_: None) for _ in range(2))
+        model, alone = wrap(task, ranks, "fsdp", compile=False), other.model
+        run = RunConfig(Toy(), AveragedSGD(0.5, begin=AtEpoch(0)), Constant(), steps=2)
+        updater = Updater(task.model, run, ranks)
+        updater.averaging.begin()
+        words, state = torch.tensor([[1, 2, 3]]), torch.zeros(1, 8)
+
+        def checked_loss() -> float:
+            """Of the model, which must be that of a whole one with its parameters."""
+            with torch.no_grad():
+                loss = model(words, words, state)[0]
+                tensors = {name: whole(tensor).clone() for name, tensor in model_tensors(task.model).items()}
+                load_model(alone, tensors, Path())
+                torch.testing.assert_close(loss, alone(words, words, state)[0])
+                model(words, words, state)
+            return float(loss)
+
+        for _ in range(2):
+            model(words, words, state)[0].backward()
+            updater.finish(6)
+            updater.step(0.5)
+            updater.forget()
+        before = checked_loss()
+        with updater.averaged():
+            averaged = checked_loss()
+        assert checked_loss() == before != averaged
 
 
 def check_gradients_stay_until_the_last_batch(kind: str) -> None:

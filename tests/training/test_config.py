@@ -4,13 +4,24 @@ import dataclasses
 import json
 import subprocess
 import sys
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from anymax.training import Adagrad, AdamW, Constant, CosineCycles, RunConfig, as_plain, from_plain
+from anymax.training import (
+    Adagrad,
+    AdamW,
+    AtEpoch,
+    AveragedSGD,
+    Constant,
+    CosineCycles,
+    NonMonotone,
+    RunConfig,
+    as_plain,
+    from_plain,
+)
 from anymax.training.folder import changes, read_config, write_config
 from tests.training.toys import Toy, toy_config
 
@@ -128,6 +139,34 @@ def test_a_run_config_comes_back_from_its_folder(tmp_path: Path, monkeypatch: py
         read_config(tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize("every", ["epoch", 3, None])
+def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every):
+    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+    config = toy_config(
+        optimizer=AveragedSGD(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
+        evaluate_every=every,
+        start=Path("runs/first"),
+        stop=None if every is None else NonMonotone(4),
+    )
+    write_config(tmp_path, config)
+    assert read_config(tmp_path) == config
+    values = json.loads((tmp_path / "config.json").read_text())
+    with pytest.raises(ValueError, match=r"evaluate_every must be one of a whole number, 'epoch', null, got 'year'"):
+        from_plain(RunConfig, {**values, "evaluate_every": "year"})
+
+
+def test_steps_are_added_up_over_epochs_of_different_lengths():
+    lengths = [7, 5, 9]
+    config = toy_config(steps=None, epochs=2.5, accumulate=2)
+    assert config.total_steps(lengths.__getitem__) == 4 + 3 + 3
+    assert replace(config, epochs=2.0).total_steps(lengths.__getitem__) == 4 + 3
+
+
+def test_a_toy_averages_from_its_first_step_and_begins_by_itself():
+    toy = toy_config(optimizer=AveragedSGD(0.1, decay=0.1), start=Path("first")).toy()
+    assert toy.optimizer == AveragedSGD(0.1, decay=0.1, begin=AtEpoch(0)) and toy.start is None
+
+
 def test_changes_between_configs_are_listed_by_place():
     before, after = toy_config(), toy_config(steps=9, optimizer=AdamW(0.01))
     assert list(changes(as_plain(before), as_plain(after))) == ["optimizer.lr 0.05 -> 0.01", "steps 7 -> 9"]
@@ -144,6 +183,16 @@ def test_changes_between_configs_are_listed_by_place():
         ({"clip": 0.0}, "clip must be above 0 and finite, got 0.0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"keep": 0}, "keep must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
+        ({"evaluate_every": "year"}, "evaluate_every must be a number of steps, 'epoch' or None, got 'year'"),
+        (
+            {"evaluate_every": None, "stop": NonMonotone(3)},
+            r"evaluate_every must be given for stop NonMonotone\(window=3\), which waits for evaluations, got None",
+        ),
+        (
+            {"evaluate_every": None, "optimizer": AveragedSGD(0.1)},
+            r"evaluate_every must be given for optimizer.begin NonMonotone\(window=5\)",
+        ),
         ({"threads": 0}, "threads must be at least 1"),
         ({"precision": "half"}, "precision must be one of"),
         ({"parallel": "tpu"}, "parallel must be one of"),
@@ -166,7 +215,12 @@ def test_a_toy_has_the_recipe_and_a_handful_of_steps():
     )
     toy = config.toy()
     assert toy.task == Toy(num_tokens=60) and toy.optimizer == config.optimizer
-    assert toy.total_steps(1000) <= 6 and toy.accumulate == 2 and toy.precision == "float32" and not toy.compile
+    assert (
+        toy.total_steps(lambda epoch: 1000) <= 6
+        and toy.accumulate == 2
+        and toy.precision == "float32"
+        and not toy.compile
+    )
     assert isinstance(toy.schedule, CosineCycles)
 
 

@@ -86,8 +86,18 @@ def test_epochs_are_counted_in_steps_that_do_not_reach_over_their_ends(tmp_path:
     records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
     assert [record["epoch"] for record in records] == [0.375, 0.75, 1.0, 1.375, 1.75, 2.0]
     assert [record["items"] for record in records] == [60, 120, 150, 210, 270, 300]
-    assert replace(config, epochs=0.5).total_steps(8) == 2
-    assert replace(config, epochs=0.1, accumulate=1).total_steps(30) == 3
+    assert replace(config, epochs=0.5).total_steps(lambda epoch: 8) == 2
+    assert replace(config, epochs=0.1, accumulate=1).total_steps(lambda epoch: 30) == 3
+
+
+def test_evaluations_come_whenever_an_epoch_ends(tmp_path: Path):
+    # Eight batches, two to a step, are an epoch of four steps.
+    train(toy_config(steps=10, accumulate=2, evaluate_every="epoch"), tmp_path / "run")
+    evaluations = [record["step"] for record in read_metrics(tmp_path / "run") if record["kind"] == "evaluation"]
+    assert evaluations == [4, 8, 10]
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step_0000010" / "state.json").read_text())
+    records = [record["metrics"]["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "evaluation"]
+    assert state["progress"]["goals"] == records
 
 
 def test_the_rate_of_a_record_is_the_one_that_was_used(tmp_path: Path):

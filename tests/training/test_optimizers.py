@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anymax.training import Adagrad, Adam, AdamW, Nesterov
+from anymax.training import SGD, Adagrad, Adam, AdamW, AveragedSGD, Nesterov
 
 RATES = [0.1, 0.1, 0.05, 0.2, 0.0, 0.3]
 
@@ -98,14 +98,47 @@ def test_adamw_of_vectors_alone_has_nothing_to_decay():
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
 
 
-@pytest.mark.parametrize("config", [Nesterov(0.1), Adagrad(0.1), Adam(0.1), AdamW(0.1)], ids=lambda c: type(c).__name__)
+def test_sgd_steps_against_the_gradient(start: Tensor, gradients: Tensor):
+    p = start.clone()
+    for lr, g in zip(RATES, gradients, strict=True):
+        p = p - lr * (g + 0.01 * p)
+    torch.testing.assert_close(run(SGD(1.0, weight_decay=0.01), start, gradients), p)
+
+
+ALL = [Nesterov(0.1), Adagrad(0.1), Adam(0.1), AdamW(0.1), SGD(0.1), AveragedSGD(0.1)]
+every_optimizer = pytest.mark.parametrize("config", ALL, ids=lambda config: type(config).__name__)
+
+
+@every_optimizer
+def test_groups_keep_what_they_hold_and_their_own_rates(config):
+    parameters = [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 3))]
+    optimizer = config.build([{"params": parameters[:2], "factor": 1.0}, {"params": parameters[2:], "factor": 0.0}])
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5 * group["factor"]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert all((parameter < 1).all() for parameter in parameters[:2]) and (parameters[2] == 1).all()
+
+
+def test_adamw_decays_matrices_alone_in_every_group():
+    groups = [
+        {"params": [nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))], "factor": f} for f in (1.0, 0.5)
+    ]
+    built = AdamW(0.1, weight_decay=0.2).build(groups).param_groups
+    assert [(group["factor"], group["weight_decay"]) for group in built] == [(1, 0.2), (1, 0), (0.5, 0.2), (0.5, 0)]
+
+
+@every_optimizer
 def test_an_optimizer_holds_as_many_tensors_for_a_parameter_as_it_says(config):
     parameter = nn.Parameter(torch.ones(3, 2))
     optimizer = config.build([parameter])
+    if isinstance(config, AveragedSGD):
+        optimizer.begin()
     parameter.grad = torch.ones(3, 2)
     optimizer.step()
-    (state,) = optimizer.state.values()
-    assert sum(value.shape == parameter.shape for value in state.values()) == config.held
+    held = [value for state in optimizer.state.values() for value in state.values()]
+    assert sum(torch.as_tensor(value).shape == parameter.shape for value in held) == config.held
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,18 @@ import pytest
 import torch
 
 from anymax.data import ContiguousBatches
-from anymax.training import Constant, Nesterov, Ranks, RunConfig, as_plain, read_metrics, resume, train
+from anymax.training import (
+    AtEpoch,
+    AveragedSGD,
+    Constant,
+    Nesterov,
+    Ranks,
+    RunConfig,
+    as_plain,
+    read_metrics,
+    resume,
+    train,
+)
 from anymax.training.checkpoints import Checkpoints
 from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
@@ -26,6 +37,14 @@ SGD = {"optimizer": Nesterov(0.3, momentum=0.9), "schedule": Constant(), "log_ev
 # Five rows are three for one rank and two for the other, and 31 blocks leave a batch of one row, none for the second.
 BLOCKS = toy_config(Toy(dropout=0.0, batch_size=5, num_tokens=151), accumulate=2, **SGD)
 ROWS = toy_config(Toy(dropout=0.0, batch_size=5, carries=True), **SGD)
+# Averages, evaluated between steps that do not save them; batches of drawn lengths, a penalty, a parameter's own rate.
+AVERAGED = replace(
+    ROWS,
+    task=replace(ROWS.task, num_tokens=63, random_lengths=True, penalty=0.01, bias_rate=0.5),
+    optimizer=AveragedSGD(1.0, begin=AtEpoch(1)),
+    evaluate_every=1,
+    checkpoint_every=4,
+)
 KILLS = 25
 KILLED = toy_config(steps=40, checkpoint_every=1, log_every=1, evaluate_every=4)
 
@@ -64,7 +83,7 @@ def start(plan: Path) -> subprocess.Popen[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of one process, of two, and of one and two in turn."""
     folder = tmp_path_factory.mktemp("processes")
-    fsdp_blocks, fsdp_rows = (replace(config, parallel="fsdp") for config in (BLOCKS, ROWS))
+    fsdp_blocks, fsdp_rows, fsdp_averaged = (replace(each, parallel="fsdp") for each in (BLOCKS, ROWS, AVERAGED))
     for name, config in (("blocks", BLOCKS), ("rows", ROWS)):
         train(config, folder / f"one-then-{name}", reporter=StoppingAt(3))
         shutil.copytree(folder / f"one-then-{name}", folder / f"one-then-{name}-fsdp")
@@ -77,6 +96,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job(folder / "one-then-blocks-fsdp", fsdp_blocks, resume=True),
         job(folder / "one-then-rows", ROWS, resume=True),
         job(folder / "one-then-rows-fsdp", fsdp_rows, resume=True),
+        job(folder / "averaged-ddp", AVERAGED),
+        job(folder / "averaged-fsdp", fsdp_averaged),
+        job(folder / "stopped-averaged", replace(fsdp_averaged, steps=6)),
+        job(folder / "stopped-averaged", fsdp_averaged, resume=True),
     ]
     plan = {"jobs": jobs, "killed": job(folder / "killed", KILLED), "kills": KILLS, "port": free_port()}
     (folder / "plan.json").write_text(json.dumps(plan))
@@ -84,6 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         train(BLOCKS, folder / "blocks")
         train(ROWS, folder / "rows")
+        train(AVERAGED, folder / "averaged")
         train(KILLED, folder / "unharmed")
         printed, problems = process.communicate(timeout=300)
     finally:
@@ -94,6 +118,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A quick machine may come to the end before the last of the kills.
     assert 3 <= int(printed) <= KILLS
     return folder
+
+
+def progress(folder: Path) -> dict[str, Any]:
+    return Checkpoints(folder / "checkpoints").load(7).state["progress"]
 
 
 def assert_close(one: Path, other: Path) -> None:
@@ -114,6 +142,22 @@ def assert_close(one: Path, other: Path) -> None:
 def test_two_processes_train_as_one(folder: Path, batches: str, parallel: str):
     assert_close(folder / f"{batches}-{parallel}", folder / batches)
     assert json.loads((folder / f"{batches}-{parallel}" / "summary.json").read_text())["world_size"] == 2
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_average_as_one(folder: Path, parallel: str):
+    assert_close(folder / f"averaged-{parallel}", folder / "averaged")
+    (held,) = {
+        state["averaging_since"] for state in map(progress, (folder / "averaged", folder / f"averaged-{parallel}"))
+    }
+    assert 0 < held < 5
+
+
+def test_two_processes_go_on_with_averages_to_the_bit(folder: Path):
+    left, right = (Checkpoints(folder / name / "checkpoints").load(7) for name in ("stopped-averaged", "averaged-fsdp"))
+    for file in ("model", "optimizer"):
+        ours, theirs = left.tensors[file], right.tensors[file]
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.parametrize("parallel", ["", "-fsdp"])

@@ -172,7 +172,7 @@ def test_times_add_up_over_sittings(tmp_path: Path):
         ({"task": Toy(dim=6)}, r"model.safetensors must fit the model, but input.table is \(13, 8\) float32 there and"),
         (
             {"optimizer": Nesterov(0.1)},
-            r"must be torch's AdamW, which .*step_0000004 was trained with, got SGD",
+            r"must be the AdamW that .*step_0000004 was trained with, got SGD",
         ),
     ],
 )

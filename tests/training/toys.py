@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches
+from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches, RandomLengths
 from anymax.data.prepared import Announce
 from anymax.training import AdamW, Constant, Ranks, RunConfig, Step, Task
 from anymax.training.reporting import Silent
@@ -30,6 +30,9 @@ class Toy:
         num_tokens: of the training stream.
         nan_from: the loss is undefined from so many calls of `step` on.
         pace: seconds that a batch takes longer.
+        random_lengths: draw how long the batches are; for rows with a state.
+        penalty: how much the squares of the state after a batch are added to its loss.
+        bias_rate: how fast the biases of the output learn, as a share of the others' rate.
         name: what the identity is the hash of.
     """
 
@@ -41,6 +44,9 @@ class Toy:
     nan_from: int | None = None
     pace: float = 0.0
     name: str = "a"
+    random_lengths: bool = False
+    penalty: float = 0.0
+    bias_rate: float = 1.0
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> ToyTask:
         announce("building")
@@ -59,17 +65,22 @@ class ToyModel(nn.Module):
         self.body = nn.Sequential(nn.Linear(2 * config.dim, config.dim), nn.Tanh(), nn.LayerNorm(config.dim))
         self.output = FullOutput(WORDS, config.dim, bias=True)
         self.dropout = nn.Dropout(config.dropout)
+        self.weight, self.penalty = config.penalty, 0.0
         self.register_buffer("scale", torch.tensor(1.5))
         tie_(self.input, self.output)
 
     def forward(self, ids: Tensor, target: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The summed loss and the state after the last position."""
+        """The summed loss and the state after the last position; `penalty` is what the state added."""
         vectors = self.dropout(self.input(ids)) * self.scale
         hidden = []
         for position in range(ids.shape[1]):
             state = self.body(torch.cat([vectors[:, position], state], dim=1))
             hidden.append(state)
-        return self.output(torch.stack(hidden, dim=1), target, "sum"), state.detach()
+        loss_sum = self.output(torch.stack(hidden, dim=1), target, "sum")
+        if self.weight and self.training:
+            penalty = self.weight * state.square().sum()
+            loss_sum, self.penalty = loss_sum + penalty, float(penalty.detach())
+        return loss_sum, state.detach()
 
 
 class ToyTask(Task):
@@ -89,7 +100,8 @@ class ToyTask(Task):
         tokens = stream(self.config.num_tokens if split == "train" else 40, seed=0 if split == "train" else 1)
         rest = {"eos": 0, "rank": self.ranks.rank, "world_size": self.ranks.world_size}
         if self.config.carries:
-            return ContiguousBatches(tokens, self.config.batch_size, 6, **rest)
+            lengths = RandomLengths(0.3, 2.0, 2) if self.config.random_lengths else None
+            return ContiguousBatches(tokens, self.config.batch_size, 6, random_lengths=lengths, seed=self.seed, **rest)
         return BlockBatches(tokens, 5, self.config.batch_size, seed=self.seed, **rest)
 
     def step(self, model: nn.Module, batch: Batch, carry: Tensor | None) -> Step:
@@ -100,7 +112,8 @@ class ToyTask(Task):
         if self.config.nan_from is not None and self.calls >= self.config.nan_from:
             loss_sum = loss_sum * torch.nan
         count = int(batch.lengths.sum())
-        return Step(loss_sum, count, state if self.config.carries else None, {"rows": float(len(batch.ids))})
+        carry = state if self.config.carries else None
+        return Step(loss_sum, count, carry, {"rows": float(len(batch.ids))}, self.model.penalty, batch.rate)
 
     def carry_state(self, carry: Tensor | None) -> dict[str, Tensor]:
         return {} if carry is None else {"state": carry}
@@ -129,8 +142,12 @@ class ToyTask(Task):
     def watch(self) -> dict[str, float]:
         return {"scale": float(self.model.scale)}
 
+    def rates(self) -> dict[nn.Parameter, float]:
+        return {} if self.config.bias_rate == 1 else {self.model.output.bias: self.config.bias_rate}
+
     def groups(self) -> list[list[nn.Module]]:
-        return [[self.model.input, self.model.output], [self.model.body]]
+        # The body is what is left, and is sharded with the model itself.
+        return [[self.model.input, self.model.output]]
 
 
 class StoppingAt(Silent):

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from anymax.training.ranks import leave
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, tie_
 
 BANDS = Bands.from_sizes((6, 7, 8), dim=16, factor=2)
@@ -54,7 +55,7 @@ def run_rank(rank: int, folder: Path) -> None:
         gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
         optimizer.step()
     torch.save({"gradients": gradients, "parameters": list(model.parameters())}, folder / f"{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def run_joined() -> list[list[Tensor]]:

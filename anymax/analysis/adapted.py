@@ -1,0 +1,85 @@
+"""The model of a task made to follow the text it is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import nn
+
+from anymax.data.corpus import Split
+from anymax.data.prepared import Announce
+from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adapting, gradient_sizes
+from anymax.evaluation.adaptation_config import Adaptation
+from anymax.evaluation.dynamic import CARRIED_BLOCK
+from anymax.evaluation.windows import WindowKind
+from anymax.training.language_modeling import SENTENCE_BLOCK, LanguageModelingTask
+from anymax.training.language_modeling_config import Evaluation
+
+
+class Reading(NamedTuple):
+    """How a stream is read, in the words of `anymax.evaluation.token_losses`."""
+
+    eos: int
+    block: int
+    context: int
+    windows: WindowKind
+
+
+class Adapted(NamedTuple):
+    """What to measure, and by which windows."""
+
+    model: nn.Module
+    evaluation: Evaluation
+
+
+def reading_of(task: LanguageModelingTask, evaluation: Evaluation | None = None) -> Reading:
+    """How the text of a task is read, by other windows than those of its config where they are given."""
+    how = evaluation or task.config.evaluation
+    block = how.block or task.config.batching.block or SENTENCE_BLOCK
+    return Reading(task.prepared.lexicon.eos, block, how.context, how.windows)
+
+
+@contextmanager
+def adapted(
+    task: LanguageModelingTask, split: Split, adapt: Adaptation, evaluation: Evaluation, *, announce: Announce
+) -> Iterator[Adapted]:
+    """The model of a task that follows a split while it is measured on it; afterwards it is as it was."""
+    if task.ranks.world_size > 1:
+        raise ValueError(
+            f"a model that follows its text must read it in one process, got {task.ranks.world_size}; leave torchrun"
+        )
+    # What is followed is one text from front to end.
+    evaluation = replace(evaluation, rows=1)
+    if isinstance(adapt, CachePointer):
+        yield Adapted(CachedModel(task.model, adapt, num_tokens=len(task.prepared.split(split))), evaluation)
+        return
+    adapt, evaluation = _segmented(task, adapt, evaluation)
+    reading = reading_of(task, evaluation)
+
+    def progress(done: int, total: int) -> None:
+        announce(f"measuring gradients on training text: {done:,} of {total:,} batches")
+
+    train = task.prepared.split("train").tokens()
+    sizes = None
+    if adapt.rule == "rms":
+        sizes = gradient_sizes(task.model, train, adapt, eos=reading.eos, block=reading.block, progress=progress)
+    with adapting(task.model, adapt, sizes) as learning:
+        yield Adapted(learning, evaluation)
+
+
+def _segmented(
+    task: LanguageModelingTask, dynamic: DynamicEvaluation, evaluation: Evaluation
+) -> tuple[DynamicEvaluation, Evaluation]:
+    """Windows after each of which a step is taken; where a state is carried, calls of whole segments."""
+    block = reading_of(task, evaluation).block
+    if task.model.carries_state:
+        segment = dynamic.block or CARRIED_BLOCK
+        return dynamic, replace(evaluation, block=max(segment, block - block % segment))
+    if dynamic.block is None:
+        return dynamic, evaluation
+    if dynamic.block > block:
+        raise ValueError(f"dynamic.block must be at most the {block} tokens of a window, got {dynamic.block}")
+    return replace(dynamic, block=None), replace(evaluation, block=block, context=block - dynamic.block)

@@ -1,0 +1,224 @@
+"""The Dirichlet experiment over a grid: every output at every dimension and concentration, with several seeds.
+
+Every run has a folder of its own, so that a study that was stopped goes on; of a finished run its numbers are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anymax.data.dirichlet import draw_log_targets
+from anymax.evaluation.distributions import nearness
+from anymax.models.free_contexts import circle
+from anymax.training import RunConfig, resume, train
+from anymax.training.dirichlet_config import Dirichlet
+from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config
+from anymax.training.plain import as_plain
+
+RUNS = "runs"
+NEVER = 2**31
+# How far out the contexts of the circle stand; the radius with the least divergence is told.
+RADII = [10 ** (exponent / 8) for exponent in range(41)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of the study."""
+
+    output: str
+    config: RunConfig
+    folder: Path
+
+    @property
+    def is_done(self) -> bool:
+        return (self.folder / SUMMARY).exists()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one training reached.
+
+    Args:
+        metrics: of the last evaluation, as `DirichletTask.evaluate` names them.
+        seconds: how long its steps took.
+    """
+
+    output: str
+    dim: int
+    concentration: float
+    seed: int
+    metrics: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Circle:
+    """What the construction in two dimensions reaches without training.
+
+    Args:
+        kl: with the best radius; the modes are right with any.
+    """
+
+    concentration: float
+    seed: int
+    mode_matching: float
+    kl: float
+    radius: float
+
+
+def plan(
+    recipes: Mapping[str, RunConfig],
+    folder: Path,
+    *,
+    dims: Iterable[int],
+    concentrations: Iterable[float],
+    seeds: Iterable[int],
+) -> list[Run]:
+    """All trainings of a study, those of one seed together.
+
+    Args:
+        recipes: the config of every output by its name.
+        folder: where the study lies.
+    """
+    return [
+        Run(
+            name,
+            _quiet(replace(recipe, task=replace(_task(recipe), dim=dim, concentration=concentration), seed=seed)),
+            folder / RUNS / f"{name}-dim-{dim}-concentration-{concentration:g}-seed-{seed}",
+        )
+        for seed, concentration, dim, (name, recipe) in product(seeds, concentrations, dims, recipes.items())
+    ]
+
+
+def train_all(runs: Sequence[Run], *, jobs: int = 1, announce: Callable[[str], None]) -> None:
+    """Train what is not done yet, one after the other or so many at a time in processes of their own.
+
+    Ctrl-C has each save where it is; the same call goes on with them. A study whose settings changed is refused.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    for run in runs:
+        _check_settings(run)
+    waiting = [run for run in runs if not run.is_done]
+    done = len(runs) - len(waiting)
+    announce(f"training: {done} of {len(runs)} done")
+
+    def finished(run: Run, stopped: str | None) -> None:
+        nonlocal done
+        _raise_if_stopped(run, stopped)
+        done += 1
+        announce(f"training: {done} of {len(runs)} done")
+
+    if jobs > 1 and len(waiting) > 1:
+        _train_in_processes(waiting, jobs, finished)
+    else:
+        for run in waiting:
+            finished(run, _train(run))
+
+
+def read_results(runs: Iterable[Run]) -> Iterator[Result]:
+    """What finished runs reached."""
+    for run in runs:
+        summary = json.loads((run.folder / SUMMARY).read_text())
+        task = _task(run.config)
+        yield Result(
+            run.output, task.dim, task.concentration, run.config.seed, summary["metrics"], summary["training_seconds"]
+        )
+
+
+def circles(runs: Iterable[Run]) -> Iterator[Circle]:
+    """The construction in two dimensions, for the distributions of every concentration and seed of a study."""
+    drawn = {(task.concentration, run.config.seed): task for run in runs for task in [_task(run.config)]}
+    for (concentration, seed), task in sorted(drawn.items()):
+        log_targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed)
+        modes = log_targets.argmax(1)
+        reached = []
+        for radius in RADII:
+            with torch.no_grad():
+                log_probs = circle(modes, task.num_words, radius=radius).log_probs()
+            measured = nearness(log_probs, log_targets, has_zeros=False)
+            reached.append(Circle(concentration, seed, measured["mode_matching"], measured["kl"], radius))
+        yield min(reached, key=lambda each: each.kl)
+
+
+def as_dict(results: Iterable[Result], constructed: Iterable[Circle]) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {"runs": [asdict(each) for each in results], "circle": [asdict(each) for each in constructed]}
+
+
+def _quiet(config: RunConfig) -> RunConfig:
+    """One thread, and nothing on the way: a checkpoint and an evaluation at the end, or where it is stopped."""
+    return replace(config, threads=1, device="cpu", evaluate_every=None, checkpoint_every=NEVER, log_every=100, keep=1)
+
+
+def _task(config: RunConfig) -> Dirichlet:
+    if not isinstance(config.task, Dirichlet):
+        raise ValueError(f"recipes must be those of the Dirichlet experiment, got one of {type(config.task).__name__}")
+    return config.task
+
+
+def _check_settings(run: Run) -> None:
+    """Refuse to mix runs of two studies."""
+    if not (run.folder / CONFIG).exists():
+        return
+    different = list(changes(read_plain_config(run.folder), as_plain(run.config)))
+    if different:
+        raise ValueError(
+            f"{run.folder} holds a training with other settings: {', '.join(different)}; name another folder, or give "
+            "the same settings again"
+        )
+
+
+def _train_in_processes(runs: Sequence[Run], jobs: int, finished: Callable[[Run, str | None], None]) -> None:
+    # Forked processes would share the threads of torch, which do not survive it.
+    processes = multiprocessing.get_context("spawn")
+    leaving = processes.Event()
+    with ProcessPoolExecutor(min(jobs, len(runs)), processes, _listen, (leaving,)) as pool:
+        futures = {pool.submit(_train, run): run for run in runs}
+        try:
+            for future in as_completed(futures):
+                finished(futures[future], future.result())
+        except BaseException:
+            leaving.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                # Which has the loop save.
+                process.terminate()
+            raise
+
+
+# In a process of the pool: set where it should begin no further run.
+_leaving: Event | None = None
+
+
+def _listen(leaving: Event) -> None:
+    global _leaving
+    _leaving = leaving
+
+
+def _train(run: Run) -> str | None:
+    """Train or go on, and keep the numbers alone; why it ended early, if it did."""
+    if _leaving is not None and _leaving.is_set():
+        return "signal"
+    stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped
+    if stopped is None:
+        shutil.rmtree(run.folder / CHECKPOINTS)
+    return stopped
+
+
+def _raise_if_stopped(run: Run, stopped: str | None) -> None:
+    if stopped == "signal":
+        raise KeyboardInterrupt
+    if stopped is not None:
+        raise ValueError(f"{run.folder} {stopped}; lower optimizer.lr of the recipe {run.output}, or leave it out")

@@ -1,0 +1,169 @@
+"""The Dirichlet study as a page and as a picture: means over seeds with their confidence intervals."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from anymax.analysis.dirichlet import Circle, Result
+from anymax.evaluation.frequency_report import COLOURS, clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean, and how far its confidence interval reaches to either side; None for a single value."""
+
+    mean: float
+    half: float | None
+
+
+class Shown(NamedTuple):
+    """A metric as the page shows it: its title, the digits after the point, what it is multiplied by."""
+
+    title: str
+    digits: int
+    scale: float = 1.0
+
+
+METRICS = {
+    "mode_matching": Shown("Mode matching: contexts whose likeliest word is right, percent", 1, 100),
+    "kl": Shown("KL divergence from the target, nats", 3),
+    "smoothed_kl": Shown("The same with 1e-6 added to every probability, for outputs with zeros too", 3),
+    "total_variation": Shown("Total variation distance from the target", 3),
+    "mode_ties": Shown("Contexts with several likeliest words, percent", 1, 100),
+    "rank": Shown("Numerical rank of the matrix of log-probabilities", 1),
+}
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of independent values with the interval by Student's t that covers the true one in 95 percent."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(mean, None)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, t_quantile((1 + CONFIDENCE) / 2, len(values) - 1) * error)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Where the distribution function of Student's t reaches a probability above a half."""
+    low, high = 0.0, math.pi / 2
+    # In terms of the angle, whose tangent is t over the root of the freedom, the function is smooth and bounded.
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_probability(middle, freedom) < probability else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def markdown(results: Sequence[Result], circles: Sequence[Circle], command: str) -> str:
+    """A table for every metric: outputs below each other, dimensions side by side, concentrations in blocks."""
+    dims, seeds = sorted({each.dim for each in results}), sorted({each.seed for each in results})
+    measured = [name for name in METRICS if any(name in each.metrics for each in results)]
+    parts = [
+        "\n".join([f"### {METRICS[name].title}", "", *_table(results, name, dims), ""])
+        for name in measured
+        # Nothing to see where no context of any run has a tie.
+        if name != "mode_ties" or any(each.metrics[name] for each in results)
+    ]
+    seconds = max(each.seconds for each in results)
+    told = (
+        f"Means over seeds {', '.join(map(str, seeds))}, with 95 percent confidence intervals by Student's t. The "
+        f"longest training took {seconds:.0f} seconds on one thread."
+    )
+    return "\n".join([*parts, *_told_of(circles), told, "", f"    {command}", ""])
+
+
+def plot(path: str | os.PathLike[str], results: Sequence[Result], circles: Sequence[Circle]) -> None:
+    """Mode matching against the dimension: a panel for each concentration, a line with its interval for each output."""
+    from matplotlib.figure import Figure
+
+    concentrations = sorted({each.concentration for each in results})
+    figure = Figure(figsize=(4.6 * len(concentrations) + 0.4, 4.6), dpi=120, facecolor="white", layout="constrained")
+    panels = figure.subplots(1, len(concentrations), sharey=True, squeeze=False)[0]
+    for axes, concentration in zip(panels, concentrations, strict=True):
+        _draw(axes, [each for each in results if each.concentration == concentration])
+        _mark(axes, [each for each in circles if each.concentration == concentration])
+        axes.set(title=f"concentration {concentration:g}", xlabel="numbers in a vector", ylim=(-3, 105))
+        clean(axes)
+    panels[0].set_ylabel("contexts whose mode is right, percent")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False)
+    figure.savefig(path)
+
+
+def _draw(axes: Axes, results: Sequence[Result]) -> None:
+    dims = sorted({each.dim for each in results})
+    for number, output in enumerate(dict.fromkeys(each.output for each in results)):
+        intervals = [_of(results, "mode_matching", output, dim) for dim in dims]
+        found = [(dim, each) for dim, each in zip(dims, intervals, strict=True) if each is not None]
+        places, means = [dim for dim, _ in found], [100 * each.mean for _, each in found]
+        halves = [100 * (each.half or 0.0) for _, each in found]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(places, means, color=colour, label=output, linewidth=1.6, marker="o", markersize=3.5)
+        # Beyond 0 and 100 there is nothing.
+        lower = [max(0.0, mean - half) for mean, half in zip(means, halves, strict=True)]
+        upper = [min(100.0, mean + half) for mean, half in zip(means, halves, strict=True)]
+        axes.fill_between(places, lower, upper, color=colour, alpha=0.2, linewidth=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(dims, [str(dim) for dim in dims])
+    axes.minorticks_off()
+
+
+def _mark(axes: Axes, circles: Sequence[Circle]) -> None:
+    if circles:
+        height = 100 * statistics.fmean(each.mode_matching for each in circles)
+        axes.plot(
+            [2], [height], "*", color="#495057", markersize=11, label="words on a circle, not trained", clip_on=False
+        )
+
+
+def _table(results: Sequence[Result], name: str, dims: Sequence[int]) -> Iterator[str]:
+    yield f"| concentration | output | {' | '.join(f'{dim} wide' for dim in dims)} |"
+    yield "|---:|---|" + "---:|" * len(dims)
+    for concentration in sorted({each.concentration for each in results}):
+        rows = [each for each in results if each.concentration == concentration]
+        for output in dict.fromkeys(each.output for each in rows):
+            cells = [_cell(_of(rows, name, output, dim), METRICS[name]) for dim in dims]
+            yield f"| {concentration:g} | {output} | {' | '.join(cells)} |"
+
+
+def _of(results: Sequence[Result], name: str, output: str, dim: int) -> Interval | None:
+    """None where the output has no such metric, or was not trained at this dimension."""
+    values = [e.metrics[name] for e in results if (e.output, e.dim) == (output, dim) and name in e.metrics]
+    return interval(values) if values else None
+
+
+def _cell(found: Interval | None, shown: Shown) -> str:
+    if found is None:
+        return ""
+    mean = f"{shown.scale * found.mean:.{shown.digits}f}"
+    return mean if found.half is None else f"{mean} ± {shown.scale * found.half:.{shown.digits}f}"
+
+
+def _told_of(circles: Sequence[Circle]) -> Iterator[str]:
+    for concentration in sorted({each.concentration for each in circles}):
+        of_it = [each for each in circles if each.concentration == concentration]
+        matching = statistics.fmean(each.mode_matching for each in of_it)
+        divergence = statistics.fmean(each.kl for each in of_it)
+        yield (
+            f"Words on a circle, 2 wide and not trained, concentration {concentration:g}: {100 * matching:.1f} percent "
+            f"of the modes, KL divergence {divergence:.3f} at the best radius."
+        )
+        yield ""
+
+
+def _t_probability(angle: float, freedom: int) -> float:
+    """The distribution function at sqrt(freedom) tan(angle): a sum of powers of the cosine for whole freedoms."""
+    cosine, total = math.cos(angle), 0.0
+    term = cosine if freedom % 2 else 1.0
+    for power in range(1 + freedom % 2, freedom, 2):
+        total += term
+        term *= cosine**2 * power / (power + 1)
+    inside = math.sin(angle) * total
+    return 0.5 + 0.5 * inside if freedom % 2 == 0 else 0.5 + (angle + inside) / math.pi

@@ -1,0 +1,168 @@
+"""`anymax analyze QUESTION`: what the choice did; one function per question, torch imported by the one that runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+from tyro.extras import SubcommandApp
+
+from anymax.cli.progress import Announcer
+from anymax.training.config import RunConfig
+from anymax.training.dirichlet_config import Dirichlet
+
+# Where the answers go, in the folder of a run.
+ANALYSES = "analyses"
+
+app = SubcommandApp()
+
+_AsRecipes = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
+_Outputs = arg(metavar="OUTPUT ...", help_behavior_hint="(default: all)")
+_Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
+_Refused = arg(metavar="FLOAT", help_behavior_hint="(default: minus infinity is refused)")
+
+
+@app.command
+def bottleneck(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    *,
+    split: Literal["valid", "test"] = "test",
+    contexts: int = 4000,
+    words: int = 2000,
+    most: int = 20,
+    tolerance: Literal["press", "numpy"] | float = "press",
+    clamp: Annotated[float | None, _Refused] = None,
+    step: Annotated[int | None, _Best] = None,
+) -> int:
+    """The rank of a model's log-probabilities, what it chooses, and which words lose to a small rank.
+
+    The answer is written to the folder `analyses` of the run, with a picture where matplotlib is installed.
+
+    Args:
+        run: the folder of the run.
+        split: the part of the corpus to look at, from its front.
+        contexts: how many tokens of it to look at.
+        words: how many of the most frequent words to look at.
+        most: how many of the words that lose to name.
+        tolerance: singular values above it count; a rule that makes it, or the number itself.
+        clamp: raise log-probabilities below it, which sparse outputs need.
+        step: the checkpoint to look at.
+    """
+    from anymax.analysis import bottleneck_report as report
+    from anymax.analysis.bottleneck import measure_bottleneck
+    from anymax.cli.evaluate import open_language_model
+    from anymax.training.folder import write_json
+
+    with Announcer() as announce:
+        measured = measure_bottleneck(
+            open_language_model(run, step, announce),
+            split,
+            contexts=contexts,
+            words=words,
+            most=most,
+            tolerance=tolerance,
+            clamp=clamp,
+            announce=announce,
+        )
+    console = Console()
+    console.print(report.terminal(measured), highlight=False)
+    folder = run / ANALYSES
+    folder.mkdir(exist_ok=True)
+    file = folder / f"bottleneck-{split}.json"
+    write_json(file, measured.as_dict())
+    console.print(f"Wrote {file}", highlight=False, soft_wrap=True)
+    if importlib.util.find_spec("matplotlib") is not None:
+        report.plot(file.with_suffix(".png"), measured)
+        console.print(f"Drew {file.with_suffix('.png')}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command
+def dirichlet(
+    *,
+    dims: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128),
+    concentrations: tuple[float, ...] = (0.01, 0.1, 1.0),
+    seeds: int = 5,
+    outputs: Annotated[tuple[str, ...], _Outputs] = (),
+    contexts: Annotated[int | None, _AsRecipes] = None,
+    words: Annotated[int | None, _AsRecipes] = None,
+    steps: Annotated[int | None, _AsRecipes] = None,
+    jobs: int = 1,
+    folder: Path = Path("dirichlet"),
+) -> int:
+    """Which outputs reach distributions drawn at random, at which dimension: all recipes of `dirichlet` over a grid.
+
+    The folder gets a page, a picture where matplotlib is installed, all numbers as JSON, and the trainings.
+    Those that are done are not done again, and one that was stopped goes on: run the same command again.
+
+    Args:
+        dims: how many numbers the vectors of contexts and words have.
+        concentrations: of the Dirichlet distributions; a small one gives most of the probability to few words.
+        seeds: how many seeds, from 1; each draws other distributions, the same for all outputs.
+        outputs: only these, as linear plif.
+        contexts: how many distributions.
+        words: over how many words.
+        steps: how long each trains.
+        jobs: how many train at the same time, on one thread each.
+        folder: where all of it goes.
+    """
+    from anymax.analysis import dirichlet as study
+    from anymax.analysis import dirichlet_report as report
+    from anymax.training.folder import write_json
+
+    recipes = _dirichlet_recipes(outputs, contexts, words, steps)
+    runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
+    with Announcer() as announce:
+        study.train_all(runs, jobs=jobs, announce=announce)
+        results, circles = list(study.read_results(runs)), list(study.circles(runs))
+    console, page = Console(), folder / "dirichlet.md"
+    given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
+    command = _command("dirichlet", {**given, "words": words, "steps": steps})
+    page.write_text(report.markdown(results, circles, command), encoding="utf-8")
+    write_json(folder / "dirichlet.json", study.as_dict(results, circles))
+    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", highlight=False, soft_wrap=True)
+    if importlib.util.find_spec("matplotlib") is not None:
+        report.plot(folder / "dirichlet.png", results, circles)
+        console.print(f"Drew {folder / 'dirichlet.png'}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _command(question: str, options: Mapping[str, object]) -> str:
+    """The command that asks a question with the options that were chosen."""
+    words = ["anymax", "analyze", question]
+    for name, value in options.items():
+        values = list(value) if isinstance(value, tuple) else [] if value is None else [value]
+        words += [f"--{name}", *map(str, values)] if values else []
+    return shlex.join(words)
+
+
+def _dirichlet_recipes(
+    outputs: Sequence[str], contexts: int | None, words: int | None, steps: int | None
+) -> dict[str, RunConfig]:
+    """The recipes of the experiment by the names of their outputs, with the sizes that were given."""
+    from anymax.recipes import find, names
+
+    known = [name.partition(".")[2] for name in names() if name.startswith("dirichlet.")]
+    unknown = [output for output in outputs if output not in known]
+    if unknown:
+        raise ValueError(f"outputs must be among {', '.join(known)}, got {', '.join(unknown)}")
+    found = {output: find(f"dirichlet.{output}")() for output in outputs or known}
+    return {
+        output: replace(
+            config,
+            task=replace(
+                config.task,
+                num_contexts=config.task.num_contexts if contexts is None else contexts,
+                num_words=config.task.num_words if words is None else words,
+            ),
+            steps=config.steps if steps is None else steps,
+        )
+        for output, config in found.items()
+        if isinstance(config.task, Dirichlet)
+    }

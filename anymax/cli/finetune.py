@@ -1,0 +1,76 @@
+"""`anymax finetune RUN`: a second stage that goes on from the best weights of a run, averaged from the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from anymax.cli.progress import Terminal
+from anymax.cli.train import Settings, default_folder, finish, found_from_anywhere, name_and_options, parse, settings_of
+from anymax.training.config import RunConfig
+from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.triggers import AtEpoch, NonMonotone
+
+_Folder = arg(metavar="FOLDER", help_behavior_hint="(default: RUN-finetuned)")
+
+
+@dataclass(frozen=True)
+class SecondStage:
+    """A run that begins with the weights of another.
+
+    Args:
+        settings: those of the other, with averaged SGD until evaluations no longer get better.
+        folder: the folder of the new run.
+    """
+
+    settings: Annotated[Settings, arg(name="")]
+    folder: Annotated[Path | None, _Folder] = None
+
+
+def finetune(arguments: Sequence[str]) -> int:
+    """Go on from the best weights of a run with averaged SGD, until that no longer helps."""
+    name, options = name_and_options(arguments, "")
+    if not name:
+        raise ValueError("finetune needs the folder of a run; write anymax finetune RUN")
+    run = Path(name)
+    stage = SecondStage(settings_of(second_stage(run, options), options))
+    given = parse(stage, options, f"anymax finetune {name}", finetune.__doc__ or "")
+    config = found_from_anywhere(given.settings.config())
+    folder = given.folder or default_folder(run.with_name(f"{run.name}-finetuned"))
+    from anymax.training import train as start
+
+    with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
+        outcome = start(config, folder, reporter=terminal, announce=terminal.announce)
+    return finish(outcome)
+
+
+def second_stage(run: Path, options: Sequence[str]) -> RunConfig:
+    """The config of a run with what its second stage has of its own."""
+    from anymax.training import read_config
+
+    config = read_config(run)
+    return replace(
+        config,
+        optimizer=_averaged(config, run, options),
+        evaluate_every=config.evaluate_every or "epoch",
+        start=run,
+        stop=NonMonotone(),
+    )
+
+
+def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedSGD:
+    before = config.optimizer
+    if isinstance(before, AveragedSGD):
+        return replace(before, begin=AtEpoch(0))
+    if isinstance(before, SGD):
+        return AveragedSGD(before.lr, weight_decay=before.weight_decay, begin=AtEpoch(0))
+    if not any(word.partition("=")[0] in ("--optimizer.lr", "--help", "-h") for word in options):
+        raise ValueError(
+            f"optimizer.lr must be given where a run was trained with {type(before).__name__}, whose rate means "
+            f"something else than that of SGD; write anymax finetune {run} --optimizer.lr 1, or what suits it"
+        )
+    return AveragedSGD(before.lr, begin=AtEpoch(0))

@@ -1,0 +1,40 @@
+"""How long batches of parallel rows are where that is drawn anew for each, as plain data that imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class RandomLengths:
+    """Batches of drawn lengths, so that the state is handed on at other places in every epoch.
+
+    A length is normal around the block of the batches, now and then around half of it, without what stands behind the
+    point. The optimizer's rate for a batch is multiplied by its drawn length over the block. Merity et al. 2018.
+
+    Args:
+        short: how likely a batch is drawn around half of the block.
+        deviation: the standard deviation, in tokens.
+        least: shorter ones get this length.
+        most: longer ones get this length; None leaves them.
+    """
+
+    short: float = 0.05
+    deviation: float = 5.0
+    least: int = 5
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.short <= 1:
+            raise ValueError(f"short must lie from 0 to 1, got {self.short}")
+        if not 0 <= self.deviation < math.inf:
+            raise ValueError(f"deviation must be at least 0 and finite, got {self.deviation}")
+        if self.least < 1:
+            raise ValueError(f"least must be at least 1, got {self.least}")
+        if self.most is not None and self.most < self.least:
+            raise ValueError(f"most must be at least as large as least, {self.least}, got {self.most}")
+
+    def toy(self) -> RandomLengths:
+        """The same for blocks of a few tokens."""
+        return replace(self, deviation=min(self.deviation, 2.0), least=2, most=None if self.most is None else 12)

@@ -1,0 +1,102 @@
+"""How a model follows the text it is measured on, as plain data that imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class CachePointer:
+    """Words that stood after similar vectors become likelier.
+
+    Args:
+        window: how many of the last words are remembered.
+        theta: how much similarity counts: the product of two hidden vectors is multiplied by it.
+        weight: the share of the cache in the mixture with the model.
+        only_full: whether the cache is left out until more than `window` words were read, as the published script does.
+    """
+
+    window: int = 500
+    theta: float = 1.0
+    weight: float = 0.1
+    only_full: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("window", self.window)
+        _check_range("theta", self.theta, math.inf)
+        _check_range("weight", self.weight, 1.0)
+
+    def sentence(self) -> str:
+        """What it does, with its numbers."""
+        full = ", once it is full" if self.only_full else ""
+        return f"with a cache of {self.window:,} words (theta {self.theta:g}, weight {self.weight:g}{full})"
+
+
+@dataclass(frozen=True)
+class DynamicEvaluation:
+    """The model is trained on what it has read, from where it was measured to where it is measured next.
+
+    Args:
+        rule: "rms" divides the gradient of every parameter by the size it had on training text, and pulls parameters
+            with large ones back more; "sgd" does neither and reads no training text.
+        lr: how far a step goes along the gradient.
+        decay: how strongly parameters are pulled back to the trained ones after each step; with "sgd" the share of the
+            way.
+        epsilon: added to what gradients are divided by.
+        block: tokens from one step to the next; by default 5 where a state is carried, else what a window scores.
+        statistics: whether the size of gradients is the root of the sum of their squares, as published, or of the mean.
+        batch_size: rows of training text whose mean gradient is one of those.
+        max_batches: of the training text; by default all of it.
+
+    Krause et al. 2018.
+    """
+
+    rule: Literal["rms", "sgd"] = "rms"
+    lr: float = 0.002
+    decay: float = 0.02
+    epsilon: float = 0.001
+    block: int | None = None
+    statistics: Literal["sum", "mean"] = "sum"
+    batch_size: int = 100
+    max_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("block", self.block)
+        _check_count("batch_size", self.batch_size)
+        _check_count("max_batches", self.max_batches)
+        for name in ("lr", "decay", "epsilon"):
+            _check_range(name, getattr(self, name), math.inf)
+        if self.rule == "sgd" and self.decay > 1:
+            raise ValueError(f"decay must be at most 1, the whole way back, with the rule 'sgd', got {self.decay}")
+        if self.epsilon == 0:
+            raise ValueError("epsilon must be above 0, since some words have no gradient on training text, got 0")
+        unused = [field.name for field in fields(self) if field.name in _OF_RMS and not _is_default(self, field.name)]
+        if self.rule == "sgd" and unused:
+            raise ValueError(f"{' and '.join(unused)} must be left out with the rule 'sgd', which reads no statistics")
+
+    def sentence(self) -> str:
+        """What it does, with its numbers."""
+        rms = f", epsilon {self.epsilon:g}, {self.statistics} of squares" if self.rule == "rms" else ""
+        every = "" if self.block is None else f" every {self.block} tokens"
+        return f"with dynamic evaluation{every} ({self.rule}, lr {self.lr:g}, decay {self.decay:g}{rms})"
+
+
+Adaptation = CachePointer | DynamicEvaluation
+
+_OF_RMS = ("epsilon", "statistics", "batch_size", "max_batches")
+
+
+def _is_default(config: DynamicEvaluation, name: str) -> bool:
+    return bool(getattr(config, name) == DynamicEvaluation.__dataclass_fields__[name].default)
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_range(name: str, value: float, end: float) -> None:
+    if not 0 <= value < end:
+        raise ValueError(f"{name} must be at least 0 and below {end:g}, got {value}")

@@ -1,0 +1,101 @@
+"""Increasing functions of scores that an output layer may have, as plain data that imports no torch."""
+
+import math
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True)
+class PLIFConfig:
+    """A learned piecewise linear function, `anymax.PLIF`.
+
+    Args:
+        pieces: how many pieces share [-bound, bound].
+        bound: half the width of the range; beyond it the end pieces go on.
+        rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
+        random_start: begin with random slopes around 1, not with the identity.
+    """
+
+    pieces: int = 100_000
+    bound: float = 20.0
+    _: KW_ONLY
+    rate: float = 1.0
+    random_start: bool = False
+
+    def __post_init__(self) -> None:
+        _check_size("pieces", self.pieces)
+        _check_positive("bound", self.bound)
+        _check_rate(self.rate)
+
+    def toy(self) -> Self:
+        """The same at a size for tests, of few pieces."""
+        return replace(self, pieces=min(self.pieces, 100))
+
+
+@dataclass(frozen=True)
+class SigConfig:
+    """A fixed function with one smooth knee, `anymax.Sig`, of which softmax makes sig-softmax.
+
+    Args:
+        shift: where the knee is.
+        slope: how steep it is far below the knee; above it has slope 1.
+    """
+
+    _: KW_ONLY
+    shift: float = 0.0
+    slope: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.shift):
+            raise ValueError(f"shift must be a finite number, got {self.shift}")
+        _check_positive("slope", self.slope)
+
+    def toy(self) -> Self:
+        """The same: nothing in it has a size."""
+        return self
+
+
+@dataclass(frozen=True)
+class MonotonicNetworkConfig:
+    """A learned sum of sigmoids and a line, `anymax.MonotonicNetwork`.
+
+    Args:
+        hidden: how many sigmoids.
+        bound: half the width of the range that they cover at the start.
+        chunk: how many are computed at a time.
+        rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
+    """
+
+    hidden: int = 1000
+    _: KW_ONLY
+    bound: float = 20.0
+    chunk: int = 128
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_size("hidden", self.hidden)
+        _check_positive("bound", self.bound)
+        _check_size("chunk", self.chunk)
+        _check_rate(self.rate)
+
+    def toy(self) -> Self:
+        """The same at a size for tests, of few sigmoids."""
+        return replace(self, hidden=min(self.hidden, 10))
+
+
+Transform = PLIFConfig | SigConfig | MonotonicNetworkConfig
+
+
+def _check_size(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive finite number, got {value}")
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"rate must be a finite number of at least 0, got {rate}; 1 learns as the other parameters do")

@@ -1,0 +1,41 @@
+"""Learned increasing functions of the scores on the AWD-LSTM, Ganea et al. 2019, and sig-softmax, Kanai et al. 2018.
+
+How a piecewise linear function starts is not published: here it is the identity, so that the model starts as a softmax.
+It learns at a rate of 0.02.
+"""
+
+from dataclasses import replace
+
+from anymax.models import Full, PLIFConfig, SigConfig
+from anymax.recipes.merity import PTB_BODY, WIKITEXT2_BODY, awd_lstm
+from anymax.recipes.yang import mixture
+from anymax.training.config import RunConfig
+
+PLIF = PLIFConfig(100_000, rate=0.02 / 30.0)
+PIECEWISE = Full(bias=True, transform=PLIF)
+
+
+def ptb_plif() -> RunConfig:
+    """A piecewise linear function of 100,000 pieces on the Penn Treebank: 59.45 valid and 57.25 test published."""
+    return awd_lstm("ptb", PTB_BODY, PIECEWISE, batch_size=20, epochs=500)
+
+
+def ptb_sigsoftmax() -> RunConfig:
+    """Sig-softmax on the Penn Treebank: a mean of 57.05 test perplexity over eleven seeds published."""
+    return awd_lstm("ptb", PTB_BODY, Full(bias=True, transform=SigConfig()), batch_size=20, epochs=500)
+
+
+def ptb_mixture() -> RunConfig:
+    """A mixture of 15 softmaxes as wide as the AWD-LSTM, Penn Treebank: 26.6M parameters, 58.58 and 56.43 published."""
+    return awd_lstm("ptb", PTB_BODY, mixture(15, 400), batch_size=20, epochs=500)
+
+
+def ptb_mixture_plif() -> RunConfig:
+    """The same with a function of a million pieces: 58.20 valid and 56.02 test perplexity published."""
+    output = mixture(15, 400, transform=replace(PLIF, pieces=1_000_000))
+    return awd_lstm("ptb", PTB_BODY, output, batch_size=20, epochs=500)
+
+
+def wikitext2_plif() -> RunConfig:
+    """A piecewise linear function of 100,000 pieces on WikiText-2: 67.87 valid and 64.86 test published."""
+    return awd_lstm("wikitext-2", WIKITEXT2_BODY, PIECEWISE, batch_size=80, epochs=750)

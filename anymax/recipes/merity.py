@@ -1,0 +1,69 @@
+"""The AWD-LSTM of Merity et al. 2018, with the settings that were published with its code.
+
+Perplexities in the descriptions are theirs, before fine-tuning, which is a second stage: `anymax finetune`.
+"""
+
+from dataclasses import replace
+
+from anymax.data.text import Text
+from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Tie
+from anymax.models.layer_config import Output
+from anymax.training.config import RunConfig
+from anymax.training.language_modeling_config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.schedules import Constant
+
+WEIGHT_DECAY = 1.2e-6
+PTB_BODY = AWDLSTMConfig(input_dropout=0.4, layer_dropout=0.25)
+WIKITEXT2_BODY = AWDLSTMConfig(input_dropout=0.65, layer_dropout=0.2)
+
+
+def awd_lstm(
+    corpus: str,
+    body: AWDLSTMConfig,
+    output: Output,
+    *,
+    batch_size: int,
+    epochs: float,
+    lr: float = 30.0,
+    longest: int | None = None,
+) -> RunConfig:
+    """Rows of about 70 words, one table for input and output, and averaging once the perplexity stops falling.
+
+    Args:
+        longest: the most words of a row in a batch; by default whatever is drawn.
+    """
+    return RunConfig(
+        LanguageModeling(
+            Text(corpus),
+            LanguageModelConfig(Fixed(), output, body, Tie()),
+            Contiguous(batch_size, 70, RandomLengths(most=longest)),
+            # Ten rows while training; `anymax evaluate --rows 1` is exact.
+            evaluation=Evaluation(rows=10),
+        ),
+        AveragedSGD(lr, weight_decay=WEIGHT_DECAY),
+        Constant(),
+        epochs=epochs,
+        clip=0.25,
+        evaluate_every="epoch",
+    )
+
+
+def ptb() -> RunConfig:
+    """An AWD-LSTM on the Penn Treebank: 24.2M parameters, 61.2 valid and 58.8 test perplexity published."""
+    return awd_lstm("ptb", PTB_BODY, Full(bias=True), batch_size=20, epochs=500)
+
+
+def ptb_sgd() -> RunConfig:
+    """The same without averaging: 66.3 valid and 63.7 test perplexity published."""
+    return replace(ptb(), optimizer=SGD(30.0, weight_decay=WEIGHT_DECAY))
+
+
+def ptb_adam() -> RunConfig:
+    """The same with Adam, which the paper finds worse than SGD for words."""
+    return replace(ptb(), optimizer=Adam(1e-3, weight_decay=WEIGHT_DECAY))
+
+
+def wikitext2() -> RunConfig:
+    """An AWD-LSTM on WikiText-2: 33.6M parameters, 68.7 valid and 65.6 test perplexity published."""
+    return awd_lstm("wikitext-2", WIKITEXT2_BODY, Full(bias=True), batch_size=80, epochs=750)

@@ -1,0 +1,68 @@
+"""What the AWD-LSTMs for two cores share: the sizes, and how they are trained.
+
+Narrow vectors before the output, so that the rank of its scores is tight and output layers have something to loosen.
+How the numbers were found is told in docs/results.
+"""
+
+from anymax.data.text import Text
+from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Mixture, PLIFConfig, SigConfig, Sparse, Tie
+from anymax.models.layer_config import Output
+from anymax.training.config import RunConfig
+from anymax.training.language_modeling_config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.schedules import Constant
+
+DIM = 64
+BODY = AWDLSTMConfig(
+    DIM,
+    200,
+    2,
+    DIM,
+    word_dropout=0.02,
+    input_dropout=0.1,
+    layer_dropout=0.1,
+    output_dropout=0.1,
+    weight_dropout=0.1,
+)
+LENGTHS = RandomLengths()
+AVERAGED = AveragedSGD(20.0, weight_decay=1.2e-6)
+
+LINEAR = Full(bias=True)
+SIGSOFTMAX = Full(bias=True, transform=SigConfig())
+PLIF = PLIFConfig(100_000, rate=1e-3)
+PIECEWISE = Full(bias=True, transform=PLIF)
+SPARSE = Sparse(1.5, bias=True)
+
+
+def mixture(num_experts: int, transform: PLIFConfig | None = None) -> Mixture:
+    """Experts as wide as the table of words."""
+    return Mixture(num_experts, dim=DIM, latent_dropout=0.1, variational=True, transform=transform)
+
+
+def small_awd(
+    corpus: str,
+    output: Output,
+    *,
+    epochs: float,
+    body: AWDLSTMConfig = BODY,
+    lengths: RandomLengths | None = LENGTHS,
+    optimizer: AveragedSGD | SGD = AVERAGED,
+) -> RunConfig:
+    """A tied AWD-LSTM of two layers and how it is trained on a named corpus.
+
+    Args:
+        lengths: how long the rows of batches are; None for all of one length.
+    """
+    return RunConfig(
+        LanguageModeling(
+            Text(corpus),
+            LanguageModelConfig(Fixed(), output, body, Tie()),
+            Contiguous(20, 35, lengths),
+            evaluation=Evaluation(rows=10),
+        ),
+        optimizer,
+        Constant(),
+        epochs=epochs,
+        clip=0.25,
+        evaluate_every="epoch",
+    )

@@ -1,0 +1,70 @@
+"""The Dirichlet experiment as one types it: train, evaluate, a study, and what language models alone can do."""
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from anymax import cli
+
+STUDY = ["analyze", "dirichlet", "--dims", "2", "3", "--concentrations", "0.1", "--seeds", "1", "--steps", "2"]
+STUDY += ["--contexts", "12", "--words", "8", "--outputs", "linear", "sparse"]
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder to work in, a wide terminal, and one thread."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.CaptureFixture[str]):
+    assert (
+        cli.main(["train", "dirichlet.plif", "--toy", "--concentration", "0.5", "--output.transform.pieces", "7"]) == 0
+    )
+    assert "anymax evaluate runs/dirichlet.plif" in capsys.readouterr().out
+    config = json.loads(Path("runs/dirichlet.plif/config.json").read_text())
+    assert config["task"]["concentration"] == 0.5 and config["task"]["output"]["transform"]["pieces"] == 7
+    assert cli.main(["evaluate", "runs/dirichlet.plif"]) == 0
+    told = capsys.readouterr().out
+    measured = json.loads(Path("runs/dirichlet.plif/evaluations/test.json").read_text())["metrics"]
+    assert all(f"{name} " in told for name in measured) and "perplexity" not in told
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["evaluate", "RUN", "--context", "4"], "--context must be left out for RUN, which is no language model"),
+        (["generate", "RUN", "The"], "task must be LanguageModeling here, got Dirichlet"),
+        (["analyze", "bottleneck", "RUN"], "task must be LanguageModeling here, got Dirichlet"),
+        (["compare", "dirichlet.linear", "dirichlet.plif"], "are compared by `anymax analyze dirichlet`"),
+        (["analyze", "dirichlet", "--outputs", "linar"], "outputs must be among linear, sigsoftmax, "),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_line(command: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    if "RUN" in command:
+        assert cli.main(["train", "dirichlet.linear", "--toy", "--steps", "1", "--folder", "RUN"]) == 0
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_study_leaves_a_page_numbers_and_a_picture(capsys: pytest.CaptureFixture[str]):
+    assert cli.main([*STUDY, "--folder", "study"]) == 0
+    page = Path("study/dirichlet.md").read_text()
+    assert "| 0.1 | linear |" in page and "| 0.1 | sparse |" in page
+    # What the page tells to type is what was typed.
+    assert page.rstrip().splitlines()[-1].split()[1:3] == STUDY[:2]
+    assert sorted(page.rstrip().splitlines()[-1].split()[3:]) == sorted([*STUDY[2:]])
+    assert len(json.loads(Path("study/dirichlet.json").read_text())["runs"]) == 4
+    assert Path("study/dirichlet.png").exists() == (importlib.util.find_spec("matplotlib") is not None)
+    capsys.readouterr()
+    assert cli.main([*STUDY, "--folder", "study"]) == 0
+    assert "training: 4 of 4 done" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""The neural cache: against a loop over positions, in any blocks, always a distribution."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from anymax.evaluation import CachedModel, CachePointer, cache_pointer, hidden_states, perplexity, token_losses
+from anymax.evaluation.cache_pointer import Memory, mix
+from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
+from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, SparseOutput
+
+EOS, V = 0, 12
+
+
+def transformer() -> TransformerLM:
+    return TransformerLM(FixedInput(V, 8), FullOutput(V, 8), TransformerConfig(8, 1, 2, 12))
+
+
+def recurrent() -> LSTMLM:
+    output = AdaptiveOutput(Bands.from_cutoffs((5,), V, dim=8, factor=2), 8)
+    return LSTMLM(FixedInput(V, 6), output, LSTMConfig(6, 8, 1))
+
+
+def text(length: int = 45) -> Tensor:
+    tokens = torch.randint(1, V, (length,))
+    tokens[9::10] = EOS
+    return tokens
+
+
+def distributions(model: LanguageModel, tokens: Tensor, cache: CachePointer, **reading: Any) -> Tensor:
+    """Position by position, as the definition has it, in float64."""
+    parts = list(hidden_states(model, tokens, eos=EOS, **reading))
+    hidden = torch.cat([part.hidden for part in parts])
+    with torch.no_grad():
+        probs = model.output.log_probs(hidden).double().exp()
+    hidden = hidden.double()
+    for t in range(len(tokens)):
+        first = max(0, t - cache.window)
+        if t == 0 or (cache.only_full and t <= cache.window):
+            continue
+        attention = torch.softmax(cache.theta * hidden[first:t] @ hidden[t], 0)
+        of_cache = torch.zeros(V, dtype=torch.float64)
+        for i in range(first, t):
+            of_cache[tokens[i]] += attention[i - first]
+        probs[t] = (1 - cache.weight) * probs[t] + cache.weight * of_cache
+    return probs
+
+
+def losses(model: LanguageModel, tokens: Tensor, cache: CachePointer, **reading: Any) -> Tensor:
+    cached = CachedModel(model, cache, num_tokens=len(tokens))
+    return torch.cat([scored.losses for scored in token_losses(cached, tokens, eos=EOS, **reading)])
+
+
+@pytest.mark.parametrize("only_full", [False, True])
+@pytest.mark.parametrize("window", [1, 4, 44])
+@pytest.mark.parametrize(
+    ("build", "reading"),
+    [
+        (transformer, {"block": 6, "context": 2}),
+        (transformer, {"block": 6, "context": 2, "batch_tokens": 12}),
+        (recurrent, {"block": 7}),
+        (recurrent, {"block": 45}),
+    ],
+)
+def test_losses_are_those_of_the_definition(
+    build: Callable[[], LanguageModel], reading: dict[str, Any], window: int, only_full: bool
+) -> None:
+    model, tokens = build(), text()
+    cache = CachePointer(window=window, theta=0.7, weight=0.3, only_full=only_full)
+    reading_alone = {name: value for name, value in reading.items() if name != "batch_tokens"}
+    expected = -distributions(model, tokens, cache, **reading_alone).log().gather(1, tokens[:, None])[:, 0]
+    assert torch.allclose(losses(model, tokens, cache, **reading).double(), expected, atol=1e-5)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens, cache = recurrent(), text(), CachePointer(window=9, theta=2.0, weight=0.4)
+    whole = losses(model, tokens, cache, block=45)
+    for scores in (1, 20, 50):
+        monkeypatch.setattr(cache_pointer, "BLOCK_SCORES", scores)
+        assert torch.allclose(losses(model, tokens, cache, block=45), whole, atol=1e-6)
+
+
+def test_the_mixture_is_a_distribution_that_holds_the_target() -> None:
+    model, tokens, cache = recurrent(), text(), CachePointer(window=9, theta=2.0, weight=0.4)
+    memory, found = Memory(cache), []
+    for read in hidden_states(model, tokens, eos=EOS, block=8):
+        with torch.no_grad():
+            of_model = model.output.log_probs(read.hidden)
+        attended = memory.attend(read.hidden, read.tokens)
+        of_cache = attended.probs(V)
+        assert torch.allclose(of_cache.sum(1), attended.is_open_Q.float(), atol=1e-6)
+        assert torch.allclose(of_cache.gather(1, read.tokens[:, None])[:, 0], attended.log_prob(read.tokens).exp())
+        found.append(mix(of_model, of_cache.log(), attended.is_open_Q, cache.weight))
+    mixed = torch.cat(found).exp()
+    assert torch.allclose(mixed.sum(1), torch.ones(len(tokens)), atol=1e-5)
+    assert torch.allclose(mixed.double(), distributions(model, tokens, cache, block=8), atol=1e-6)
+
+
+def test_a_cache_without_weight_changes_no_bit() -> None:
+    model, tokens = transformer(), text()
+    alone = perplexity(model, tokens, eos=EOS, block=6, context=2)
+    cached = CachedModel(model, CachePointer(window=5, weight=0.0), num_tokens=len(tokens))
+    assert perplexity(cached, tokens, eos=EOS, block=6, context=2) == alone
+
+
+def test_a_text_that_repeats_itself_becomes_easier() -> None:
+    model, tokens = recurrent(), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 0] * 12)
+    alone = perplexity(model, tokens, eos=EOS, block=20)
+    cached = CachedModel(model, CachePointer(window=40, theta=50.0, weight=0.5), num_tokens=len(tokens))
+    assert perplexity(cached, tokens, eos=EOS, block=20).loss < alone.loss - 0.2
+
+
+def test_similarities_of_any_size_give_numbers() -> None:
+    model, tokens = recurrent(), text()
+    assert losses(model, tokens, CachePointer(window=9, theta=1e6, weight=0.5), block=9).isfinite().all()
+
+
+def test_what_a_cache_cannot_do_is_refused() -> None:
+    model, tokens = recurrent(), text(20)
+    with pytest.raises(ValueError, match="window must be less than the 20 tokens of the text, got 20; lower it"):
+        CachedModel(model, CachePointer(window=20), num_tokens=20)
+    cached = CachedModel(model, CachePointer(window=5), num_tokens=20)
+    with pytest.raises(ValueError, match="ids must be one row where a state is carried, got 2; score with rows=1"):
+        perplexity(cached, tokens, eos=EOS, block=5, rows=2)
+    perplexity(cached, tokens, eos=EOS, block=5)
+    with pytest.raises(ValueError, match="the text must have the 20 tokens announced, got more; make a new model"):
+        perplexity(cached, tokens, eos=EOS, block=5)
+    with pytest.raises(ValueError, match="reduction must be 'none'"):
+        cached(tokens[None], tokens[None], "mean")
+    sparse = TransformerLM(FixedInput(V, 8), SparseOutput(V, 8), TransformerConfig(8, 1, 2, 12))
+    with pytest.raises(ValueError, match=r"output that is a likelihood .* got SparseOutput"):
+        CachedModel(sparse, CachePointer(window=5), num_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"theta": math.inf}, "theta must be at least 0 and below inf, got inf"),
+        ({"weight": 1.0}, "weight must be at least 0 and below 1, got 1.0"),
+        ({"weight": -0.1}, "weight must be at least 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CachePointer(**settings)
