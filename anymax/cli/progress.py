@@ -19,13 +19,13 @@ SECONDS_BETWEEN_LINES = 10.0
 class Announcer:
     """Shows what is being done: `announce("encoding: 10 lines")`, however often.
 
-    Where there is no terminal, what stands before the colon is said once, and again after a while.
+    Where there is no terminal, what stands before the colon is said once, and again after a while if it changed.
     """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._status = self._console.status("") if self._console.is_terminal else None
-        self._kind = ""
+        self._text = ""
         self._said = -math.inf
 
     def __enter__(self) -> Self:
@@ -44,10 +44,14 @@ class Announcer:
             self._status.update(Text(text))
             self._status.start()
             return
-        kind, now = text.partition(":")[0], time.monotonic()
-        if kind != self._kind or now - self._said >= SECONDS_BETWEEN_LINES:
-            self._kind, self._said = kind, now
+        now, is_new = time.monotonic(), _kind(text) != _kind(self._text)
+        if is_new or (text != self._text and now - self._said >= SECONDS_BETWEEN_LINES):
+            self._text, self._said = text, now
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _kind(text: str) -> str:
+    return text.partition(":")[0]
 
 
 class Counted(ProgressColumn):
