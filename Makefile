@@ -9,11 +9,12 @@ ASAN_FOLDER := $(CURDIR)/build/asan
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format kernels asan clean
+.PHONY: help test coverage demo lint format kernels asan clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
 	@echo "make demo      install into .venv, build the kernels, then train a language model (about two minutes)"
+	@echo "make coverage  run the tests and tell which lines they miss; takes longer"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff fix and format the code"
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
@@ -37,6 +38,9 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 test: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
 	@$(MAKE) --no-print-directory lint
+	$(BIN)/pytest
+
+coverage: $(INSTALLED)
 	$(BIN)/pytest --cov=anymax --cov-report=term:skip-covered
 
 demo: $(INSTALLED)
