@@ -6,6 +6,7 @@ Nothing is compiled for a length, but torch's recurrence on the CPU prepares its
 import random
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from anymax.bench.recurrent_report import Comparison, Entry
 from anymax.bench.recurrent_trainee import RecurrentTrainee
@@ -23,8 +24,8 @@ def first_meetings(job: str, trainee: RecurrentTrainee, batches: Sequence[Pair])
     Args:
         batches: one for each of at least two lengths that the process has not met yet.
     """
-    pairs = [(_per_word(trainee, [batch]), _per_word(trainee, [batch])) for batch in batches]
-    new, known = zip(*pairs, strict=True)
+    pairs = [(_step(trainee, batch), _step(trainee, batch)) for batch in batches]
+    new, known = ([_per_1000_words([step]) for step in steps] for steps in zip(*pairs, strict=True))
     return Comparison(job, (_entry(KNOWN, known, known), _entry(NEW, new, known)), unit=UNIT)
 
 
@@ -40,27 +41,41 @@ def drawn_against_mean(
     mean = mean_length(lengths)
     trainee.step(*batch_of[mean])
     shuffle = random.Random(0).shuffle
-    rounds: list[dict[str, float]] = []
+    rounds: dict[str, list[float]] = {FIXED: [], DRAWN: []}
     for start in range(0, len(lengths) - together + 1, together):
-        turns = {FIXED: [mean] * together, DRAWN: lengths[start : start + together]}
-        names = list(turns)
-        shuffle(names)
-        rounds.append({name: _per_word(trainee, [batch_of[length] for length in turns[name]]) for name in names})
-    fixed, drawn = ([one[name] for one in rounds] for name in (FIXED, DRAWN))
-    return Comparison(job, (_entry(FIXED, fixed, fixed), _entry(DRAWN, drawn, fixed)), unit=UNIT)
+        spent: dict[str, list[Spent]] = {FIXED: [], DRAWN: []}
+        # Step by step in turn, so that both kinds share the machine's moods.
+        for length in lengths[start : start + together]:
+            turns = [(FIXED, mean), (DRAWN, length)]
+            shuffle(turns)
+            for name, own in turns:
+                spent[name].append(_step(trainee, batch_of[own]))
+        for name, steps in spent.items():
+            rounds[name].append(_per_1000_words(steps))
+    entries = [_entry(name, own, rounds[FIXED]) for name, own in rounds.items()]
+    return Comparison(job, tuple(entries), unit=UNIT)
 
 
 def mean_length(lengths: Sequence[int]) -> int:
     return round(sum(lengths) / len(lengths))
 
 
-def _per_word(trainee: RecurrentTrainee, batches: Sequence[Pair]) -> float:
-    """Milliseconds for 1000 words of steps on the batches."""
+class Spent(NamedTuple):
+    """What a step took, and for how many words."""
+
+    seconds: float
+    words: int
+
+
+def _step(trainee: RecurrentTrainee, batch: Pair) -> Spent:
     start = time.perf_counter()
-    for ids, target in batches:
-        trainee.step(ids, target)
-    seconds = time.perf_counter() - start
-    return 1e6 * seconds / sum(target.numel() for _, target in batches)
+    trainee.step(*batch)
+    return Spent(time.perf_counter() - start, batch[1].numel())
+
+
+def _per_1000_words(steps: Sequence[Spent]) -> float:
+    """Milliseconds."""
+    return 1e6 * sum(step.seconds for step in steps) / sum(step.words for step in steps)
 
 
 def _entry(name: str, own: Sequence[float], baseline: Sequence[float]) -> Entry:

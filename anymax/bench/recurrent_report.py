@@ -105,8 +105,13 @@ def _cells(entry: Entry, baseline: Entry, form: str) -> Iterator[str]:
     yield "" if entry is baseline else form.format(*map(number, spread))
     if entry.num_bytes is None or baseline.num_bytes is None:
         return
-    yield f"{entry.num_bytes / MIB:.3g}"
+    yield _mebibytes(entry.num_bytes)
     yield "" if entry is baseline or baseline.num_bytes == 0 else f"{entry.num_bytes / baseline.num_bytes:.2f}"
+
+
+def _mebibytes(num_bytes: int) -> str:
+    size = num_bytes / MIB
+    return f"{size:.0f}" if size >= 100 else f"{size:.3g}"
 
 
 def _parts(comparison: Comparison) -> dict[str, Parts]:
