@@ -7,17 +7,16 @@ import torch
 
 from anymax.bench import machine
 from anymax.bench.comparison import fastest
-from anymax.bench.memory import peak_bytes
 from anymax.bench.outputs import zipf
 from anymax.bench.peers import Sweep
 from anymax.bench.recurrent_lengths import drawn_against_mean, first_meetings, mean_length
 from anymax.bench.recurrent_masks import masks
-from anymax.bench.recurrent_parts import Parts
 from anymax.bench.recurrent_report import Comparison, Entry, Report
 from anymax.bench.recurrent_settings import Settings, body_of, shape_of, widths_of
 from anymax.bench.recurrent_trainee import AWDTrainee, PlainTrainee, RecurrentTrainee
 from anymax.bench.recurrent_twin import MixedOutput, PickedOutput, plain_of, with_output
-from anymax.bench.timing import Budget, Run, time_interleaved
+from anymax.bench.steps import measure_steps
+from anymax.bench.timing import Budget, Run
 from anymax.bench.trainee import Pair
 from anymax.data import Lexicon
 from anymax.models import AWDLSTM, Mixture, build_language_model
@@ -169,26 +168,13 @@ def _compare(
     *,
     with_parts: bool = False,
 ) -> Comparison:
-    """Memory first, then time, interleaved; the first is the baseline."""
-    peaks = {}
-    for trainee in trainees:
-        # The first step makes the averages, which stay.
-        trainee()
-        peaks[trainee.name] = trainee.held_bytes + peak_bytes(trainee)
-    runs = {trainee.name: trainee for trainee in trainees}
-    timings = time_interleaved(runs, baseline=trainees[0].name, budget=settings.budget)
-    parts = _parts(trainees, settings.part_steps) if with_parts else {}
+    """The first is the baseline."""
+    measured = measure_steps(trainees, settings.budget, part_steps=settings.part_steps if with_parts else 0)
     entries = [
-        Entry(name, timings[name], trainee.setting, peaks[name], parts.get(name)) for name, trainee in runs.items()
+        Entry(one.name, measured[one.name].timing, one.setting, measured[one.name].num_bytes, measured[one.name].parts)
+        for one in trainees
     ]
     return Comparison(job, tuple(entries), sweeps)
-
-
-def _parts(trainees: Sequence[RecurrentTrainee], num_steps: int) -> dict[str, Parts]:
-    """Medians over steps that the trainees take in turn."""
-    rounds = [[trainee.parts() for trainee in trainees] for _ in range(num_steps)]
-    steps_of = zip(trainees, zip(*rounds, strict=True), strict=True)
-    return {trainee.name: Parts.median(steps) for trainee, steps in steps_of}
 
 
 def _batches(settings: Settings, shape: tuple[int, int], *, number: int = NUM_BATCHES) -> list[Pair]:

@@ -1,12 +1,11 @@
 """A step taken stage by stage, so that forward and backward of each part of a network are timed by themselves."""
 
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
-from typing import NamedTuple, ParamSpec, Self
+from typing import NamedTuple, ParamSpec
 
 from torch import Tensor
 
@@ -29,11 +28,6 @@ class Parts:
     @property
     def together(self) -> float:
         return sum(astuple(self))
-
-    @classmethod
-    def median(cls, steps: Sequence[Self]) -> Self:
-        """The median of each part over several steps."""
-        return cls(*(statistics.median(times) for times in zip(*map(astuple, steps), strict=True)))
 
 
 class Stages:

@@ -4,9 +4,8 @@ SM has a table for the input and one for the output, ADP an adaptive input and a
 shares the tables of the input, and ADP-T the projections of the tails too. Baevski and Auli 2019.
 """
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +14,11 @@ import torch
 
 from anymax.bench import machine
 from anymax.bench.comparison import fastest
-from anymax.bench.memory import peak_bytes
 from anymax.bench.outputs import zipf
 from anymax.bench.peers import Sweep
-from anymax.bench.timing import Budget, Run, time_interleaved
-from anymax.bench.trainee import Pair, Parts, Trainee
+from anymax.bench.steps import measure_steps
+from anymax.bench.timing import Budget, Run
+from anymax.bench.trainee import Pair, Trainee
 from anymax.bench.training_report import Comparison, Entry, Report
 from anymax.bench.twin import twin_of
 from anymax.bench.twin_layers import BandedOutput, SoftmaxOutput
@@ -225,26 +224,7 @@ def _compare(
     *,
     with_parts: bool = False,
 ) -> Comparison:
-    """Memory first, then time, interleaved; the first is the baseline."""
-    peaks = {}
-    for trainee in trainees:
-        # The first step makes the moments, which stay.
-        trainee()
-        peaks[trainee.name] = trainee.held_bytes + peak_bytes(trainee)
-    runs = {trainee.name: trainee for trainee in trainees}
-    timings = time_interleaved(runs, baseline=trainees[0].name, budget=settings.budget)
-    parts = _parts(trainees, settings.part_steps) if with_parts else {}
-    entries = [
-        Entry(name, one.setting, one.num_parameters, timings[name], peaks[name], parts.get(name))
-        for name, one in runs.items()
-    ]
+    """The first is the baseline."""
+    measured = measure_steps(trainees, settings.budget, part_steps=settings.part_steps if with_parts else 0)
+    entries = [Entry(one.name, one.setting, one.num_parameters, *measured[one.name]) for one in trainees]
     return Comparison(job, settings.tokens, tuple(entries), sweeps)
-
-
-def _parts(trainees: Sequence[Trainee], num_steps: int) -> dict[str, Parts]:
-    """Medians over steps that the trainees take in turn."""
-    rounds = [[trainee.parts() for trainee in trainees] for _ in range(num_steps)]
-    return {
-        trainee.name: Parts(*(statistics.median(getattr(step, part.name) for step in steps) for part in fields(Parts)))
-        for trainee, steps in zip(trainees, zip(*rounds, strict=True), strict=True)
-    }

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -49,12 +50,8 @@ def mappings(
 
     make = cases.quick if quick else cases.Settings
     settings = make(scales=scales, threads=threads, peers=peers)
-    with _progress(settings.num_steps) as announce:
-        measured = cases.measure(settings, announce)
     words = ["--scales", *(f"{scale:g}" for scale in scales), "" if peers else "--no-peers"]
-    command = _command("mappings", quick, threads, *words)
-    Console().print(report.terminal(measured))
-    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
+    _run(cases.measure, settings, report, _command("mappings", quick, threads, *words), output, json)
     return 0
 
 
@@ -80,11 +77,7 @@ def outputs(
     from anymax.bench import outputs as cases
 
     settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
-    with _progress(settings.num_steps) as announce:
-        measured = cases.measure(settings, announce)
-    command = _command("outputs", quick, threads)
-    Console().print(comparison.terminal(measured))
-    _write({output: comparison.markdown(measured, command), json: comparison.as_json(measured, command)})
+    _run(cases.measure, settings, comparison, _command("outputs", quick, threads), output, json)
     return 0
 
 
@@ -114,11 +107,7 @@ def growth(
     from anymax.bench import growth as cases
 
     settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
-    with _progress(settings.num_steps) as announce:
-        measured = cases.measure(settings, announce)
-    command = _command("growth", quick, threads)
-    Console().print(comparison.terminal(measured))
-    _write({output: comparison.markdown(measured, command), json: comparison.as_json(measured, command)})
+    measured = _run(cases.measure, settings, comparison, _command("growth", quick, threads), output, json)
     if plot is not None:
         cases.plot(measured, plot)
         Console().print(f"Drew {plot}", highlight=False)
@@ -150,11 +139,8 @@ def training(
 
     make = cases.quick if quick else cases.Settings
     settings = make(corpus=corpus, threads=threads)
-    with _progress(settings.num_steps) as announce:
-        measured = cases.measure(settings, announce)
     command = _command("training", quick, threads, "" if corpus is None else f"--corpus {shlex.quote(corpus)}")
-    Console().print(report.terminal(measured))
-    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
+    _run(cases.measure, settings, report, command, output, json)
     return 0
 
 
@@ -181,12 +167,29 @@ def recurrent(
     from anymax.bench import recurrent_settings
 
     settings = recurrent_settings.quick(threads) if quick else recurrent_settings.Settings(threads=threads)
+    _run(cases.measure, settings, report, _command("recurrent", quick, threads), output, json)
+    return 0
+
+
+def _run(
+    measure: Callable[[Any, Callable[[str], None]], Any],
+    settings: Any,
+    report: ModuleType,
+    command: str,
+    output: Path | None,
+    json: Path | None,
+) -> Any:
+    """Measure, show it and write it down; what was measured.
+
+    Args:
+        settings: those of `measure`, which tell how many steps it announces.
+        report: has `terminal`, `markdown` and `as_json` for what `measure` gives.
+    """
     with _progress(settings.num_steps) as announce:
-        measured = cases.measure(settings, announce)
-    command = _command("recurrent", quick, threads)
+        measured = measure(settings, announce)
     Console().print(report.terminal(measured))
     _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
-    return 0
+    return measured
 
 
 def _check_writable(option: str, path: Path | None) -> None:

@@ -73,7 +73,7 @@ def evaluate(
             block=how.block if block is None else block,
             context=how.context if context is None else context,
             windows=windows or how.windows,
-            rows=rows or (how.rows if adapt is None else 1),
+            rows=rows if rows is not None else how.rows if adapt is None else 1,
         )
         evaluated = evaluate_task(task, split, evaluation=how, baselines=baselines, adapt=adaptation, announce=announce)
     show(evaluated)

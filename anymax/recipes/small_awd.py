@@ -1,7 +1,7 @@
 """What the AWD-LSTMs for two cores share: the sizes, and how they are trained.
 
 Narrow vectors before the output, so that the rank of its scores is tight and output layers have something to loosen.
-How the numbers were found is told in docs/results.
+Rates are a first choice and not tuned.
 """
 
 from anymax.data.text import Text

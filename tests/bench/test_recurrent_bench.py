@@ -18,6 +18,7 @@ from anymax.bench.recurrent_report import Report
 from anymax.bench.recurrent_settings import Settings, body_of
 from anymax.bench.recurrent_trainee import AWDTrainee, PlainTrainee, RecurrentTrainee
 from anymax.bench.recurrent_twin import MixedOutput, PickedOutput, plain_of, with_output
+from anymax.bench.steps import median_parts
 from anymax.bench.timing import Budget
 from anymax.models import AWDLSTM, Full, LSTMConfig, Mixture
 from anymax.models.awd_lstm_config import DROPOUTS
@@ -195,7 +196,7 @@ def test_a_step_taken_in_parts_is_a_step(make):
 
 def test_parts_add_up_and_their_medians_are_taken_one_by_one():
     steps = [Parts(words=1.0, clip=5.0), Parts(words=3.0, clip=4.0), Parts(words=2.0, clip=9.0)]
-    assert Parts.median(steps) == Parts(words=2.0, clip=5.0) and Parts.median(steps).together == 7.0
+    assert median_parts(steps) == Parts(words=2.0, clip=5.0) and median_parts(steps).together == 7.0
 
 
 def test_averages_are_held_from_the_first_step_on():

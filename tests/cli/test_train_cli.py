@@ -371,3 +371,13 @@ def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.
     assert out(capsys, *command) == told
     assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
     assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
+
+
+def test_a_recurrent_model_is_measured_in_as_many_rows_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    out(capsys, "train", "ptb.linear", *QUICK, "--folder", "awd")
+    for asked, said in (([], "4 parallel rows of the stream"), (["--rows", "1"], "the whole stream")):
+        assert said in out(capsys, "evaluate", "awd", "--no-baselines", *asked)
+    assert "rows must be at least 1, got 0" in complaint(capsys, "evaluate", "awd", "--rows", "0")
+    assert "the whole stream" in out(
+        capsys, "evaluate", "awd", "--no-baselines", "--adapt", "cache", "--cache.window", "9"
+    )
