@@ -1,6 +1,6 @@
-"""Eight ways in and out of a small Transformer, on the two million words of WikiText-2.
+"""WikiText-2: eight ways in and out of a small Transformer, and three outputs of a small AWD-LSTM.
 
-Sizes and training are those of `small`, the same for all.
+Sizes and training are those of `small` and `small_awd`, the same for all.
 """
 
 from functools import partial
@@ -18,9 +18,11 @@ from anymax.recipes.small import (
     TABLE_OUT,
     small,
 )
+from anymax.recipes.small_awd import LINEAR, PIECEWISE, mixture, small_awd
 from anymax.training.config import RunConfig
 
 _small = partial(small, "wikitext-2", epochs=1.0)
+_small_awd = partial(small_awd, "wikitext-2", epochs=1.0)
 
 
 def softmax() -> RunConfig:
@@ -66,3 +68,18 @@ def adaptive_tied() -> RunConfig:
 def adaptive_tied_entmax() -> RunConfig:
     """WikiText-2: ADP-T whose heads each learn an alpha between softmax and sparsemax."""
     return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxAttention())
+
+
+def awd_linear() -> RunConfig:
+    """WikiText-2, small AWD-LSTM: a plain softmax."""
+    return _small_awd(LINEAR)
+
+
+def awd_plif() -> RunConfig:
+    """WikiText-2, small AWD-LSTM: a learned piecewise linear function of the scores."""
+    return _small_awd(PIECEWISE)
+
+
+def awd_mixture() -> RunConfig:
+    """WikiText-2, small AWD-LSTM: a mixture of 5 softmaxes."""
+    return _small_awd(mixture(5))

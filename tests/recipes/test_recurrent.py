@@ -77,17 +77,17 @@ def test_the_other_optimizers_change_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "field"),
+    ("base", "name", "field"),
     [
-        ("without_averaging", "optimizer"),
-        ("without_weight_decay", "optimizer"),
-        ("without_random_lengths", "task"),
-        ("without_word_dropout", "task"),
-        ("without_penalties", "task"),
-        ("without_weight_drop", "task"),
-        ("mixture_15", "task"),
+        ("regularized", "without_averaging", "optimizer"),
+        ("regularized", "without_weight_decay", "optimizer"),
+        ("regularized", "without_random_lengths", "task"),
+        ("regularized", "without_word_dropout", "task"),
+        ("regularized", "without_penalties", "task"),
+        ("regularized", "without_weight_drop", "task"),
+        ("linear", "mixture_15", "task"),
     ],
 )
-def test_small_recipes_differ_from_the_plain_one_in_what_they_name(name: str, field: str) -> None:
-    plain, other = find("ptb.linear")(), find(f"ptb.{name}")()
+def test_small_recipes_differ_from_the_plain_one_in_what_they_name(base: str, name: str, field: str) -> None:
+    plain, other = find(f"ptb.{base}")(), find(f"ptb.{name}")()
     assert {key for key in vars(plain) if getattr(plain, key) != getattr(other, key)} == {field}
