@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from anymax.recipes.small_awd import (
+    ADAPTIVE,
     AVERAGED,
     BODY,
     FALLING,
@@ -62,8 +63,13 @@ def mixture_plif() -> RunConfig:
 
 
 def sparse() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: entmax, which gives most words no probability."""
-    return _small(SPARSE)
+    """Penn Treebank, small AWD-LSTM: entmax, which gives most words no probability; by Adam."""
+    return _small(SPARSE, optimizer=ADAPTIVE)
+
+
+def linear_adam() -> RunConfig:
+    """Penn Treebank, small AWD-LSTM: a plain softmax by Adam, to compare with entmax."""
+    return _small(LINEAR, optimizer=ADAPTIVE)
 
 
 def averaged() -> RunConfig:
