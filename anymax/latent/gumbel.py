@@ -1,0 +1,87 @@
+"""Gumbel estimators: a relaxed sample that gradients pass through, as it is or made hard."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from anymax.latent.annealed_temperature import AnnealedTemperature
+from anymax.latent.bit_vector import BitVector
+from anymax.latent.estimate import Estimator, LossGiven, RowEstimate, evaluate_rows, one_call_each
+from anymax.latent.latent import Latent
+
+
+class Gumbel(Estimator):
+    """The loss at a relaxed sample: little noise, and a bias that falls with the temperature.
+
+    The loss must make sense between the corners, where relaxed values lie. In evaluation mode it is taken at discrete
+    samples. For softmax choices and independent bits.
+
+    Args:
+        temperature: of the relaxation, above 0; belongs to the state and can be set anew at any time.
+        annealed: lets the temperature fall with the number of training calls instead, which belongs to the state.
+        published: evaluate at relaxed samples too, as the code of Correia et al. 2020 does.
+
+    Jang et al. 2017, Maddison et al. 2017.
+    """
+
+    tau: Tensor
+    steps: Tensor
+
+    def __init__(
+        self, temperature: float = 1.0, *, annealed: AnnealedTemperature | None = None, published: bool = False
+    ) -> None:
+        super().__init__()
+        if annealed is not None and temperature != 1.0:
+            raise ValueError(f"temperature must be left at 1.0 where annealed gives it, got {temperature}")
+        self.annealed = annealed
+        self.published = published
+        if annealed is None:
+            self.register_buffer("tau", torch.zeros(()))
+            self.temperature = temperature
+        else:
+            self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    @property
+    def temperature(self) -> float:
+        """What the next call in training relaxes with; held in single precision."""
+        return self.tau.item() if self.annealed is None else self.annealed.at(int(self.steps))
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        if self.annealed is not None:
+            raise ValueError(f"temperature must be left to {self.annealed}, got {value}; or make it without annealed")
+        if not 0 < value < math.inf:
+            raise ValueError(f"temperature must be finite and above 0, got {value}")
+        self.tau.fill_(value)
+
+    def estimate_rows(self, latent: Latent, loss_given: LossGiven, context: Tensor | None) -> RowEstimate:
+        choice = self.relax(latent) if self.training or self.published else latent.sample()
+        losses = evaluate_rows(loss_given, choice)
+        if self.annealed is not None and self.training:
+            self.steps += 1
+        return RowEstimate(losses, one_call_each(latent))
+
+    def relax(self, latent: Latent) -> Tensor:
+        """The sample that gradients pass through."""
+        return latent.relaxed(self.temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={self.temperature:g}, annealed={self.annealed}, published={self.published}"
+
+
+class StraightThroughGumbel(Gumbel):
+    """The loss at a discrete sample with the gradient of the relaxed one: biased at every temperature.
+
+    Args:
+        temperature: as in `Gumbel`.
+        annealed: as in `Gumbel`.
+        published: for bits, the value is the most likely bit-vector instead of the sample, in evaluation too, as in the
+            code of Correia et al. 2020; for a choice nothing changes.
+    """
+
+    def relax(self, latent: Latent) -> Tensor:
+        if not (self.published and isinstance(latent, BitVector)):
+            return latent.relaxed(self.temperature, hard=True)
+        relaxed = latent.relaxed(self.temperature)
+        return latent.mode() + (relaxed - relaxed.detach())

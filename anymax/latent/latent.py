@@ -1,0 +1,93 @@
+"""What a discrete latent variable is: a batch of distributions over one-hot or bit vectors, given by scores."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from anymax.latent.support import Support
+from anymax.mappings.arguments import check_values
+
+
+class Latent(ABC):
+    """A batch of distributions over vectors of `size` zeros and ones, in the words of torch.distributions.
+
+    Values come in the dtype of the scores. Probabilities, their logarithms and entropies come in the dtype they are
+    computed in, which is float32 for scores of half precision.
+
+    Args:
+        scores: (*batch, size), any batch shape, finite, or minus infinity for an entry that may not be chosen.
+    """
+
+    def __init__(self, scores: Tensor) -> None:
+        _check_scores(scores)
+        self.scores = scores
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape of the batch, which may be empty."""
+        return self.scores.shape[:-1]
+
+    @property
+    def size(self) -> int:
+        """How many entries a value has."""
+        return self.scores.shape[-1]
+
+    @property
+    def num_rows(self) -> int:
+        """How many examples the batch has."""
+        return math.prod(self.batch_shape)
+
+    @abstractmethod
+    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """One value for each example, (*batch, size); by default with torch's global generator."""
+
+    @abstractmethod
+    def log_prob(self, values: Tensor) -> Tensor:
+        """The logarithm of the probability of values (*sample, *batch, size): minus infinity outside of the support."""
+
+    @abstractmethod
+    def entropy(self) -> Tensor:
+        """The entropy of each example's distribution in nats, (*batch); its gradient is finite at zeros too."""
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """The most likely value of each example, (*batch, size)."""
+
+    @abstractmethod
+    def relaxed(self, temperature: float, *, hard: bool = False, generator: torch.Generator | None = None) -> Tensor:
+        """A sample that gradients pass through, (*batch, size), between the corners and the nearer the colder.
+
+        Args:
+            hard: straight-through: the value is discrete, the gradient that of the relaxed sample.
+        """
+
+    @abstractmethod
+    def support(self) -> Support:
+        """All pairs of an example and a value of positive probability."""
+
+    @abstractmethod
+    def everything(self) -> Support:
+        """All pairs of an example and a value, whatever the probability."""
+
+    def check_event(self, values: Tensor) -> None:
+        """Values of which the probability is asked have the batch shape and the size as their last dimensions."""
+        event = (*self.batch_shape, self.size)
+        if values.dim() < len(event) or values.shape[values.dim() - len(event) :] != event:
+            raise ValueError(
+                f"values must have a shape that ends with batch and size, {event}, got {tuple(values.shape)}; "
+                "expand them over the batch"
+            )
+
+
+def _check_scores(scores: Tensor) -> None:
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a tensor, got {type(scores).__name__}; wrap it with torch.as_tensor")
+    if not scores.is_floating_point():
+        raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with .float()")
+    if scores.dim() == 0 or scores.shape[-1] == 0:
+        raise ValueError(
+            f"scores must have at least one entry along their last dimension, got shape {tuple(scores.shape)}"
+        )
+    check_values("scores", "finite, or -inf where an entry may not be chosen", scores, lambda s: s < torch.inf)
