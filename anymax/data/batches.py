@@ -5,14 +5,14 @@ in the stream; before the first stands "<eos>". Shapes: B rows, T tokens of the 
 """
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from abc import abstractmethod
 from functools import lru_cache
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from anymax.data.epochs import Epochs
 from anymax.mappings.arguments import check_positive
 
 IGNORE_INDEX = -100
@@ -39,37 +39,21 @@ class Spans(NamedTuple):
     rate: float = 1.0
 
 
-class Batches(ABC):
-    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one goes on.
+class Batches(Epochs[Batch]):
+    """Epochs of batches of a stream.
 
-    `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
-    batch. The state does not depend on rank and world size, so a run may go on with another number of ranks.
+    A rank for which no row is left gets one without targets.
 
     Args:
         tokens: the stream, one dimension of integers; may be mapped from a file.
         eos: the id read before the first token.
-        rank, world_size: which share of the rows of each batch to give. The shares of all ranks, one below the other,
-            are the batch of a single process. A rank for which no row is left gets one without targets.
     """
 
     def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int) -> None:
+        super().__init__(rank=rank, world_size=world_size)
         check_stream(tokens)
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
         self.tokens = tokens
         self.eos = eos
-        self.rank = rank
-        self.world_size = world_size
-        self.epoch = 0
-        self.position = 0
-
-    def __len__(self) -> int:
-        """How many batches the current epoch has."""
-        return self.length(self.epoch)
-
-    @abstractmethod
-    def length(self, epoch: int) -> int:
-        """How many batches an epoch has; the same for every rank."""
 
     @abstractmethod
     def _spans(self, position: int) -> Spans:
@@ -79,27 +63,8 @@ class Batches(ABC):
     def _settings(self) -> dict[str, Any]:
         """What decides the batches, as plain values."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        epoch = self.epoch
-        while self.epoch == epoch:
-            batch = self._gather(self._spans(self.position))
-            self.position += 1
-            if self.position == len(self):
-                self.epoch, self.position = epoch + 1, 0
-            yield batch
-
-    def state_dict(self) -> dict[str, Any]:
-        """Which batch comes next, and what the batches were made of: plain values for JSON."""
-        return {"epoch": self.epoch, "position": self.position, "made_of": self._made_of()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken; refused for batches made of something else."""
-        ours, theirs = self._made_of(), state["made_of"]
-        different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-        if different:
-            changes = ", ".join(f"{name} {theirs.get(name)} (now {ours.get(name)})" for name in different)
-            raise ValueError(f"state must come from the same batches, but it was made with {changes}; use those again")
-        self.epoch, self.position = state["epoch"], state["position"]
+    def _batch(self, position: int) -> Batch:
+        return self._gather(self._spans(position))
 
     def _made_of(self) -> dict[str, Any]:
         return {"kind": type(self).__name__, "num_tokens": len(self.tokens), "eos": self.eos, **self._settings()}

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data.corpus import Split
-from anymax.data.dirichlet import ContextBatches, draw_log_targets
+from anymax.data.dirichlet import draw_log_targets
+from anymax.data.rows import RowBatches
 from anymax.evaluation.distributions import nearness
 from anymax.evaluation.rank import matrix_rank
 from anymax.models.building import build_output, output_rates
 from anymax.models.free_contexts import FreeContexts
 from anymax.training.dirichlet_config import Dirichlet
-from anymax.training.parallel import whole
 from anymax.training.ranks import Ranks
 from anymax.training.task import Step, Task
-from anymax.training.tensors import model_tensors
+from anymax.training.tensors import whole_copy
 
 
 class DirichletTask(Task):
@@ -43,9 +43,9 @@ class DirichletTask(Task):
         # Numbers below the normal range add nothing and are slow to compute with.
         self._targets = torch.where(targets < torch.finfo(torch.float32).tiny, 0, targets).to(ranks.device)
 
-    def batches(self, split: Split) -> ContextBatches:
+    def batches(self, split: Split) -> RowBatches:
         ranks, config = self.ranks, self.config
-        return ContextBatches(
+        return RowBatches(
             config.num_contexts, config.batch_size, seed=self.seed, rank=ranks.rank, world_size=ranks.world_size
         )
 
@@ -79,10 +79,8 @@ class DirichletTask(Task):
 
     def _exact(self, model: nn.Module) -> FreeContexts:
         """The model in float64 on the CPU, whole on every rank: in float32 rounding would fill up the rank."""
-        with torch.device("meta"):
-            exact = _model(self.config)
-        tensors = {name: whole(tensor.detach()).cpu().double() for name, tensor in model_tensors(model).items()}
-        exact.load_state_dict(tensors, assign=True)
+        exact = whole_copy(model, lambda: _model(self.config), dtype=torch.float64)
+        assert isinstance(exact, FreeContexts)
         return exact.eval()
 
 

@@ -1,6 +1,6 @@
 """What a run holds in tensors, by name, for checkpoints: parameters, buffers, the state of the optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -18,6 +18,19 @@ def model_tensors(model: nn.Module) -> Tensors:
     kept = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     return {**dict(model.named_parameters()), **buffers}
+
+
+def whole_copy(model: nn.Module, make: Callable[[], nn.Module], *, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy on the CPU, whole on every rank, made by `make` where nothing is allocated and given the model's tensors.
+
+    Args:
+        dtype: what its floating point numbers become; None leaves them.
+    """
+    with torch.device("meta"):
+        copy = make()
+    tensors = {name: whole(tensor.detach()).cpu() for name, tensor in model_tensors(model).items()}
+    copy.load_state_dict(tensors, assign=True)
+    return copy if dtype is None else copy.to(dtype)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> Tensors:

@@ -1,11 +1,11 @@
-"""Distributions drawn at random, and the batches of their contexts."""
+"""Distributions drawn at random."""
 
 import math
 
 import pytest
 import torch
 
-from anymax.data.dirichlet import ContextBatches, draw_log_targets
+from anymax.data.dirichlet import draw_log_targets
 
 
 @pytest.mark.parametrize("concentration", [1e-6, 0.01, 0.1, 1.0, 50.0, 1e6])
@@ -46,37 +46,3 @@ def test_the_seed_alone_decides_the_draw():
 def test_a_concentration_that_cannot_be_drawn_from_is_refused(concentration: float):
     with pytest.raises(ValueError, match="concentration must lie from 1e-06 to 1e\\+06"):
         draw_log_targets(4, 6, concentration, seed=1)
-
-
-def test_an_epoch_has_every_context_once_in_an_order_of_its_own():
-    batches = ContextBatches(10, 4, seed=1)
-    epochs = [list(batches), list(batches)]
-    assert [[len(batch) for batch in epoch] for epoch in epochs] == [[4, 4, 2]] * 2
-    orders = [torch.cat(epoch).tolist() for epoch in epochs]
-    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10)) and orders[0] != orders[1]
-
-
-def test_batches_go_on_from_any_state():
-    batches = ContextBatches(10, 4, seed=1)
-    for position in range(5):
-        state = batches.state_dict()
-        expected = next(iter(batches))
-        other = ContextBatches(10, 4, seed=1)
-        other.load_state_dict(state)
-        assert torch.equal(next(iter(other)), expected), position
-    with pytest.raises(ValueError, match="state must come from the same batches"):
-        ContextBatches(10, 5, seed=1).load_state_dict(state)
-
-
-def test_ranks_share_each_batch():
-    whole = torch.cat(list(ContextBatches(7, 3, seed=1)))
-    shares = [list(ContextBatches(7, 3, seed=1, rank=rank, world_size=2)) for rank in range(2)]
-    assert [[len(part) for part in parts] for parts in zip(*shares, strict=True)] == [[2, 1], [2, 1], [1, 0]]
-    together = torch.cat([part for parts in zip(*shares, strict=True) for part in parts])
-    assert torch.equal(together, whole)
-
-
-def test_without_a_size_a_batch_is_everything():
-    batches = ContextBatches(6, None, seed=1)
-    assert len(batches) == batches.length(3) == 1
-    assert sorted(next(iter(batches)).tolist()) == list(range(6)) and batches.epoch == 1
