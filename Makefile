@@ -31,7 +31,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[demo,dev,plot,peers,tensorboard]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[demo,dev,images,plot,peers,tensorboard]"
 	@touch $@
 
 # Without a compiler the torch reference serves, so `test` and `demo` go on; with one, a test fails unless the kernels load.

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.console import Console
 from tyro.conf import Positional, arg
@@ -16,6 +16,9 @@ from tyro.extras import SubcommandApp
 from anymax.cli.progress import Announcer
 from anymax.training.config import RunConfig
 from anymax.training.dirichlet_config import Dirichlet
+
+if TYPE_CHECKING:
+    from anymax.training.image_task import ImageTask
 
 # Where the answers go, in the folder of a run.
 ANALYSES = "analyses"
@@ -81,6 +84,38 @@ def bottleneck(
         report.plot(file.with_suffix(".png"), measured)
         console.print(f"Drew {file.with_suffix('.png')}", highlight=False, soft_wrap=True)
     return 0
+
+
+@app.command
+def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annotated[int | None, _Best] = None) -> int:
+    """What a discrete latent does: the images it makes or tells apart, its messages, and how it became sparse.
+
+    The picture is drawn to the folder `analyses` of the run, and needs matplotlib.
+
+    Args:
+        run: the folder of the run.
+        step: the checkpoint to look at.
+    """
+    from anymax.training import open_run
+    from anymax.training.image_task import ImageTask
+
+    task = open_run(run, step=step).task
+    if not isinstance(task, ImageTask):
+        raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
+    Console().print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def draw_latent(task: ImageTask, run: Path) -> Path:
+    """Draw what the latent of a trained task does, into the folder of its run."""
+    from anymax.analysis import latents, latents_report
+
+    picture = run / ANALYSES / "latent.png"
+    picture.parent.mkdir(exist_ok=True)
+    latents_report.plot(picture, latents.look(task, run), run.name)
+    return picture
 
 
 @app.command

@@ -171,6 +171,33 @@ def recurrent(
     return 0
 
 
+@app.command
+def latent(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    threads: Annotated[int | None, _Threads] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Discrete latents: training steps with each estimator, sparse against dense sums, SparseMAP against loops.
+
+    Args:
+        quick: half a minute in all, with smaller batches and fewer rounds; the whole takes about four minutes.
+        threads: threads that torch and the kernels use.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import latent as cases
+    from anymax.bench import latent_report as report
+    from anymax.bench import latent_settings
+
+    settings = latent_settings.quick(threads) if quick else latent_settings.Settings(threads=threads)
+    _run(cases.measure, settings, report, _command("latent", quick, threads), output, json)
+    return 0
+
+
 def _run(
     measure: Callable[[Any, Callable[[str], None]], Any],
     settings: Any,

@@ -16,10 +16,13 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 from tyro.conf import Positional, arg
 
 from anymax.cli.progress import Announcer
-from anymax.training import LanguageModeling, read_metrics
+from anymax.training import LanguageModeling, read_config, read_metrics
+from anymax.training.config import TaskConfig
+from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
@@ -101,16 +104,25 @@ def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
     # A mistake is told here, before anything is trained.
     for recipe in given.recipes:
-        if not isinstance(new_run(recipe, options).config.task, LanguageModeling):
-            raise ValueError(
-                f"recipes must be of language models, got {recipe}; those of dirichlet are compared by "
-                "`anymax analyze dirichlet`"
-            )
+        _check_kind(recipe, given, new_run(recipe, options).config.task, new_run(given.recipes[0], options).config.task)
     if given.tokens is not None:
         return {recipe: ["--epochs", repr(given.tokens / _train_words(recipe, options))] for recipe in given.recipes}
     if given.seconds is not None:
         return {recipe: ["--steps", str(_steps_within(given, recipe, options))] for recipe in given.recipes}
     return {recipe: [] for recipe in given.recipes}
+
+
+def _check_kind(recipe: str, given: Comparison, task: TaskConfig, first: TaskConfig) -> None:
+    """Refuse what cannot stand in one table."""
+    if type(task) is not type(first):
+        raise ValueError(
+            f"recipes must be of one task to be compared, got {given.recipes[0]} ({type(first).__name__}) and "
+            f"{recipe} ({type(task).__name__}); compare them apart"
+        )
+    if isinstance(task, Dirichlet):
+        raise ValueError(f"recipes of dirichlet are compared by `anymax analyze dirichlet`, got {recipe}")
+    if given.tokens is not None and not isinstance(task, LanguageModeling):
+        raise ValueError(f"tokens must be left out for {recipe}, which reads no text; give --epochs or --steps")
 
 
 def _train_words(recipe: str, options: list[str]) -> int:
@@ -217,17 +229,31 @@ def _how_far(job: Job) -> str:
 
 def _report(given: Comparison, jobs: list[Job], command: str) -> None:
     from anymax.analysis import comparison
+    from anymax.analysis import measured_comparison as measured
 
-    results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
+    if isinstance(read_config(jobs[0].folder).task, LanguageModeling):
+        results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
+        _show(given, comparison.terminal(results), comparison.markdown(results, command))
+        _draw(given, lambda picture: comparison.plot(picture, results))
+        return
+    found = [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs]
+    _show(given, measured.terminal(found), measured.markdown(found, command))
+    _draw(given, lambda picture: measured.plot(picture, found))
+
+
+def _show(given: Comparison, table: Table, text: str) -> None:
     console = Console()
     if not console.is_terminal:
         # A file has no edge to cut the table at.
         console = Console(width=WIDE)
-    console.print(comparison.terminal(results))
+    console.print(table)
     page = given.folder / "comparison.md"
-    page.write_text(comparison.markdown(results, command), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
     console.print(f"Wrote {page}", highlight=False, soft_wrap=True)
+
+
+def _draw(given: Comparison, plot: Callable[[Path], None]) -> None:
     if importlib.util.find_spec("matplotlib") is not None:
         picture = given.folder / "comparison.png"
-        comparison.plot(picture, results)
-        console.print(f"Drew {picture}", highlight=False, soft_wrap=True)
+        plot(picture)
+        Console().print(f"Drew {picture}", highlight=False, soft_wrap=True)

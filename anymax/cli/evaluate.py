@@ -86,24 +86,31 @@ def evaluate(
 
 def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_language: dict[str, object]) -> int:
     """Measure a run that is no language model by what its task tells of itself."""
+    needless = [f"--{name}" for name, value in of_language.items() if value is not None]
+    if needless:
+        raise ValueError(f"{' and '.join(needless)} must be left out for {run}, which is no language model")
+    name = "-".join([split, *([] if step is None else [f"step-{step}"])])
+    Console().print(f"Wrote {measure(run, split, step, name)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def measure(run: Path, split: Literal["valid", "test"], step: int | None = None, name: str = "test") -> Path:
+    """Show what the task of a run tells of its model, by default of its best, and write it down."""
     import torch
 
     from anymax.training import open_run
     from anymax.training.folder import EVALUATIONS, write_json
 
-    needless = [f"--{name}" for name, value in of_language.items() if value is not None]
-    if needless:
-        raise ValueError(f"{' and '.join(needless)} must be left out for {run}, which is no language model")
     task = open_run(run, step=step).task
+    task.model.eval()
     with torch.no_grad():
         metrics = task.evaluate(task.model, split)
-    for name, value in metrics.items():
-        Console().print(f"{name} {shown(value)}", highlight=False)
-    file = run / EVALUATIONS / ("-".join([split, *([] if step is None else [f"step-{step}"])]) + ".json")
+    for metric, value in metrics.items():
+        Console().print(f"{metric} {shown(value)}", highlight=False)
+    file = run / EVALUATIONS / f"{name}.json"
     file.parent.mkdir(exist_ok=True)
     write_json(file, {"split": split, "metrics": metrics})
-    Console().print(f"Wrote {file}", highlight=False, soft_wrap=True)
-    return 0
+    return file
 
 
 def _adaptation(adapt: Adapt | None, cache: CachePointer, dynamic: DynamicEvaluation) -> Adaptation | None:

@@ -14,14 +14,16 @@ def recipes(containing: Annotated[Positional[str], arg(metavar="[TEXT]", help_be
     Args:
         containing: only recipes whose name contains this.
     """
-    from anymax.recipes import find, names
+    from anymax.recipes import choices, find, names
 
     chosen = [name for name in names() if containing in name]
     if not chosen:
         raise ValueError(f"no recipe's name contains {containing!r}; `anymax recipes` lists them all")
     table = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
     for name in chosen:
-        table.add_row(Text(name, style="bold"), Text(first_line(find(name).__doc__ or "")))
+        offered = choices(name)
+        option = "" if offered is None else f" --{offered.argument} {' | '.join(offered.values)}"
+        table.add_row(Text(name, style="bold"), Text(first_line(find(name).__doc__ or "")) + Text(option, style="dim"))
     Console().print(table)
     return 0
 

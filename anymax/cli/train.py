@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from tyro.conf import arg
 
 from anymax.cli.progress import Announcer, Terminal
 from anymax.training.config import RunConfig, TaskConfig
+from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.language_modeling_config import LanguageModeling
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class OldRun:
 
 def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
-    name, options = name_and_options(arguments, DEFAULT_RECIPE)
+    name, options = chosen(*name_and_options(arguments, DEFAULT_RECIPE))
     given = new_run(name, options)
     config = found_from_anywhere(given.config)
     text = config.task.data.path if isinstance(config.task, LanguageModeling) else None
@@ -85,6 +87,22 @@ def train(arguments: Sequence[str]) -> int:
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
         outcome = start(config, folder, reporter=terminal, announce=terminal.announce)
     return finish(outcome)
+
+
+def chosen(recipe: str, options: list[str]) -> tuple[str, list[str]]:
+    """A recipe with the choice that options make of it, as --estimator dense, and the other options."""
+    from anymax.recipes import choices, names
+
+    offered = choices(recipe) if recipe in names() else None
+    if offered is None:
+        return recipe, options
+    for place, word in enumerate(options):
+        option, _, value = word.partition("=")
+        if option == f"--{offered.argument}":
+            given = [value] if value else options[place + 1 : place + 2]
+            rest = options[:place] + options[place + (1 if value else 2) :]
+            return f"{recipe}.{given[0] if given else ''}", rest
+    return recipe, options
 
 
 def new_run(recipe: str, options: list[str]) -> NewRun:
@@ -128,7 +146,11 @@ def finish(outcome: Outcome) -> int:
     from anymax.training import read_config
 
     if not isinstance(read_config(run).task, LanguageModeling):
-        # It was measured when it ended, and writes nothing.
+        from anymax.cli.evaluate import measure
+
+        console.print("\nOn the test split:", highlight=False)
+        measure(run, "test")
+        _draw(run)
         again = f"anymax evaluate {run}\n  anymax resume {run} --steps {2 * outcome.total_steps}"
         console.print(f"\nTry next:\n  {again}", highlight=False, markup=False, soft_wrap=True)
         return 0
@@ -145,6 +167,17 @@ def finish(outcome: Outcome) -> int:
         next_steps.append(f"anymax resume {run} --steps {2 * outcome.total_steps}")
     console.print("\n  ".join(["\nTry next:", *next_steps]), highlight=False, markup=False, soft_wrap=True)
     return 0
+
+
+def _draw(run: Path) -> None:
+    """Draw what a discrete latent does, where there is one and it can be drawn."""
+    from anymax.cli.analyze import draw_latent
+    from anymax.training import open_run
+    from anymax.training.image_task import ImageTask
+
+    task = open_run(run).task
+    if isinstance(task, ImageTask) and importlib.util.find_spec("matplotlib") is not None:
+        Console().print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
 
 
 def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
@@ -177,11 +210,14 @@ def settings_of(config: RunConfig, options: list[str]) -> Settings:
 def found_from_anywhere(config: RunConfig) -> RunConfig:
     """The same with whole paths, since a run may be resumed from another folder."""
     config = replace(config, start=None if config.start is None else config.start.absolute())
-    if not isinstance(config.task, LanguageModeling):
+    task = config.task
+    if isinstance(task, Dirichlet):
         return config
-    data = config.task.data
-    path, root = (None if part is None else part.absolute() for part in (data.path, data.root))
-    return replace(config, task=replace(config.task, data=replace(data, path=path, root=root)))
+    source = task.data if isinstance(task, LanguageModeling) else task.images
+    path, root = (None if part is None else part.absolute() for part in (source.path, source.root))
+    if isinstance(task, LanguageModeling):
+        return replace(config, task=replace(task, data=replace(task.data, path=path, root=root)))
+    return replace(config, task=replace(task, images=replace(task.images, path=path, root=root)))
 
 
 def default_folder(folder: Path) -> Path:

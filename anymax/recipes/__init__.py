@@ -1,6 +1,8 @@
-"""Recipes: functions without arguments that return a complete RunConfig; one file per paper or data set.
+"""Recipes: functions that return a complete RunConfig; one file per paper, data set or question.
 
-A public function that takes arguments is what recipes of its file are made with, and is not listed.
+A recipe takes no argument, or one that is a choice between names, as the estimator of a latent: `latent.ssvae` has its
+default, `latent.ssvae.dense` another. A public function that takes other arguments is what recipes of its file are made
+with, and is not listed.
 """
 
 import difflib
@@ -8,15 +10,24 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from anymax.training.config import RunConfig
 
-__all__ = ["find", "names"]
+__all__ = ["Choices", "choices", "find", "names"]
 
 # What has no type at run time, since nothing is imported before it is asked for.
 Recipe = Callable[[], "RunConfig"]
+
+
+class Choices(NamedTuple):
+    """The argument of a recipe, and what it may be."""
+
+    argument: str
+    values: tuple[str, ...]
 
 
 def names() -> list[str]:
@@ -24,8 +35,26 @@ def names() -> list[str]:
     return [name for name, _ in _recipes()]
 
 
+def choices(name: str) -> Choices | None:
+    """What a recipe lets one choose; None for one without an argument."""
+    return _choices(_function(name))
+
+
 def find(name: str) -> Recipe:
-    """The function of a recipe; its docstring tells in a line what it is."""
+    """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring tells what it is."""
+    base, _, value = name.rpartition(".")
+    if base in dict(_recipes()):
+        offered = choices(base)
+        if offered is None or value not in offered.values:
+            known = "it has none" if offered is None else f"they are {', '.join(offered.values)}"
+            raise ValueError(f"{name!r} must name a choice of the recipe {base}; {known}")
+        function = partial(_function(base), value)
+        function.__doc__ = _function(base).__doc__
+        return function
+    return _function(name)
+
+
+def _function(name: str) -> Callable[..., Any]:
     known = dict(_recipes())
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
@@ -34,10 +63,22 @@ def find(name: str) -> Recipe:
     return known[name]
 
 
-def _recipes() -> Iterator[tuple[str, Recipe]]:
+def _recipes() -> Iterator[tuple[str, Callable[..., Any]]]:
     for file in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         module = importlib.import_module(f"{__name__}.{file}")
-        for name, value in vars(module).items():
-            is_own = inspect.isfunction(value) and value.__module__ == module.__name__
-            if is_own and not name.startswith("_") and not inspect.signature(value).parameters:
-                yield f"{file}.{name}", value
+        yield from ((f"{file}.{name}", function) for name, function in _own_functions(module))
+
+
+def _own_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, value in vars(module).items():
+        is_own = inspect.isfunction(value) and value.__module__ == module.__name__
+        if is_own and not name.startswith("_") and (not inspect.signature(value).parameters or _choices(value)):
+            yield name, value
+
+
+def _choices(function: Callable[..., Any]) -> Choices | None:
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 1:
+        return None
+    hint = get_type_hints(function)[parameters[0]]
+    return Choices(parameters[0], get_args(hint)) if get_origin(hint) is Literal else None

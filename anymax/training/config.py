@@ -8,15 +8,18 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from anymax.training.bit_vectors_config import BitVectors
 from anymax.training.checks import check_counts, check_positive
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.language_modeling_config import LanguageModeling
 from anymax.training.optimizers import SGD, Adagrad, Adam, AdamW, AveragedSGD, Nesterov
 from anymax.training.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
+from anymax.training.semi_supervised_config import SemiSupervised
+from anymax.training.signalling_config import Signalling
 from anymax.training.triggers import NonMonotone
 
 # A new task joins by one more member here: a config with `toy()` and `build(folder, ranks, *, seed, announce) -> Task`.
-TaskConfig = LanguageModeling | Dirichlet
+TaskConfig = LanguageModeling | Dirichlet | SemiSupervised | Signalling | BitVectors
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]

@@ -1,0 +1,84 @@
+"""Codes of bits as a task: images, and how few bits they take under the model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from anymax.data.corpus import Split
+from anymax.data.rows import RowBatches
+from anymax.evaluation.importance import log_likelihood
+from anymax.models.bit_vector_vae import BitVectorVAE, CodeLosses
+from anymax.training.bit_vectors_config import BitVectors
+from anymax.training.image_task import ImageTask, Means, parts
+from anymax.training.ranks import Ranks
+from anymax.training.task import Step
+
+MEASURED_AT_ONCE = 64
+
+
+class BitVectorTask(ImageTask):
+    """Learn a code of bits."""
+
+    def __init__(self, config: BitVectors, ranks: Ranks, *, seed: int) -> None:
+        super().__init__(config.images, ranks, seed=seed)
+        if any(images.values.dtype != torch.uint8 for images in self.images.values()):
+            raise ValueError("images must be pixels with 256 levels, got features; leave images.path out")
+        self.config = config
+        self.model: BitVectorVAE = self.make_model()
+
+    def make_model(self) -> BitVectorVAE:
+        config, size = self.config, self.images["train"].size
+        return BitVectorVAE(
+            size,
+            config.num_bits,
+            config.estimator.build(size),
+            mapping=config.mapping.build(),
+            width=config.width,
+            pixel_size=config.pixel_size,
+        )
+
+    def batches(self, split: Split) -> RowBatches:
+        ranks = self.ranks
+        return RowBatches(
+            len(self.images[split]),
+            self.config.batch_size,
+            seed=self.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+
+    def step(self, model: nn.Module, batch: Tensor, carry: None) -> Step:
+        found: CodeLosses = model(self.images["train"].values[batch].to(self.ranks.device))
+        log = {
+            "entropy": float(found.entropy.double().sum()) / max(1, len(batch)),
+            "calls": float(found.calls.double().sum()) / max(1, len(batch)),
+        }
+        return Step(found.losses.sum(), len(batch), log=log)
+
+    def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """The negative evidence bound with its two parts, in nats, and the likelihood in bits for each pixel.
+
+        `rate` is the divergence of the code from the prior, `distortion` the expected loss of the pixels, `calls` those
+        of the run's estimator for an image.
+        """
+        assert isinstance(model, BitVectorVAE)
+        means, images, config = Means(), self.images[split], self.config
+        num_samples = config.test_samples if split == "test" else config.samples
+        for rows in parts(min(len(images), config.measured or len(images)), MEASURED_AT_ONCE):
+            levels = images.values[rows]
+            estimate, latent = model.estimate(levels)
+            rate = config.num_bits * math.log(2) - latent.entropy()
+            likelihood = log_likelihood(latent, model.distortion(levels), num_samples)
+            means.add(
+                {
+                    "loss": estimate.loss + rate,
+                    "rate": rate,
+                    "distortion": estimate.loss,
+                    "bits_per_dim": -likelihood / (images.size * math.log(2)),
+                    "calls": estimate.calls,
+                }
+            )
+        return means.means()

@@ -1,0 +1,92 @@
+"""The configuration of codes of bits, as plain data that imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anymax.data.image_config import ImageSet
+from anymax.models.bit_mapping_config import BitMappingConfig, IndependentBits, SparseMapBits, TopKBits
+from anymax.models.estimator_config import EstimatorConfig, Relaxed, SumSample
+from anymax.training.checks import check_counts
+
+if TYPE_CHECKING:
+    from anymax.data.prepared import Announce
+    from anymax.training.bit_vectors import BitVectorTask
+    from anymax.training.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class BitVectors:
+    """Code images in bits: a variational autoencoder whose whole latent is a vector of them.
+
+    Correia et al. 2020.
+
+    Args:
+        images: what is coded, with its 256 levels.
+        num_bits: how many bits code an image.
+        estimator: how the gradient through the bits is found.
+        mapping: what the distribution over bit-vectors is.
+        batch_size: images of a batch, over all ranks.
+        width: of the hidden layer of inference network and generator.
+        pixel_size: how many numbers the generator gives each pixel.
+        samples: how many samples of each image tell its likelihood, in evaluations on the way.
+        test_samples: the same for the test split.
+        measured: how many images of a split are measured; None measures all.
+    """
+
+    images: ImageSet
+    num_bits: int
+    estimator: EstimatorConfig
+    mapping: BitMappingConfig
+    _: KW_ONLY
+    batch_size: int = 64
+    width: int = 128
+    pixel_size: int = 5
+    samples: int = 16
+    test_samples: int = 1024
+    measured: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(num_bits=self.num_bits, batch_size=self.batch_size, width=self.width, pixel_size=self.pixel_size)
+        check_counts(samples=self.samples, test_samples=self.test_samples, measured=self.measured)
+        if isinstance(self.estimator, Relaxed) and not isinstance(self.mapping, IndependentBits):
+            raise ValueError(
+                "mapping must be IndependentBits for the estimator Relaxed, which has no other relaxed samples, "
+                f"got {self.mapping}"
+            )
+        if isinstance(self.estimator, SumSample):
+            raise ValueError("estimator must be another than SumSample, which sums over choices and not over bits")
+        if isinstance(self.mapping, SparseMapBits) and (self.mapping.budget or 0) > self.num_bits:
+            raise ValueError(f"mapping.budget must be at most num_bits, {self.num_bits}, got {self.mapping.budget}")
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the exponential of the loss is a perplexity: of images nobody asks it."""
+        return False
+
+    def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> BitVectorTask:
+        """The task of a run."""
+        from anymax.training.bit_vectors import BitVectorTask
+
+        return BitVectorTask(self, ranks, seed=seed)
+
+    def toy(self) -> BitVectors:
+        """The same at a size for tests."""
+        mapping = self.mapping
+        if isinstance(mapping, TopKBits):
+            mapping = TopKBits(min(mapping.k, 4))
+        elif isinstance(mapping, SparseMapBits) and mapping.budget is not None:
+            mapping = replace(mapping, budget=3)
+        return replace(
+            self,
+            images=self.images.toy(),
+            num_bits=6,
+            mapping=mapping,
+            batch_size=8,
+            width=8,
+            samples=2,
+            test_samples=3,
+            measured=16,
+        )

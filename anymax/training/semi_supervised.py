@@ -1,0 +1,115 @@
+"""Semi-supervised classification as a task: few images have a label, and an autoencoder has the class inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from anymax.data.batches import draw_order
+from anymax.data.corpus import Split
+from anymax.data.images import Images
+from anymax.data.labelled import MixedBatches, MixedRows
+from anymax.latent import DenseMarginal
+from anymax.mappings import softmax, sparsemax
+from anymax.models.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
+from anymax.training.image_task import ImageTask, Means, parts
+from anymax.training.ranks import Ranks
+from anymax.training.semi_supervised_config import SemiSupervised
+from anymax.training.task import Step
+
+MEASURED_AT_ONCE = 500
+
+
+class SemiSupervisedTask(ImageTask):
+    """Learn to classify, and to explain images that have no label."""
+
+    def __init__(self, config: SemiSupervised, ranks: Ranks, *, seed: int) -> None:
+        super().__init__(config.images, ranks, seed=seed)
+        self.config = config
+        train = self.images["train"]
+        _check_drawable(self.images)
+        if config.num_labelled >= len(train):
+            raise ValueError(
+                f"num_labelled must leave some of the {len(train):,} training images without a label, "
+                f"got {config.num_labelled:,}"
+            )
+        order = draw_order(len(train), seed, 0, "which keep their label")
+        self.labelled, self.unlabelled = order[: config.num_labelled], order[config.num_labelled :]
+        self.model: SemiSupervisedVAE = self.make_model()
+
+    def make_model(self) -> SemiSupervisedVAE:
+        config, train = self.config, self.images["train"]
+        return SemiSupervisedVAE(
+            train.size,
+            train.num_classes,
+            config.estimator.build(train.size),
+            mapping={"softmax": softmax, "sparsemax": sparsemax}[config.mapping],
+            classifier_width=config.classifier_width,
+            width=config.width,
+            vector_size=config.vector_size,
+            entropy=config.entropy,
+        )
+
+    def batches(self, split: Split) -> MixedBatches:
+        config, ranks = self.config, self.ranks
+        return MixedBatches(
+            self.labelled,
+            self.unlabelled,
+            config.batch_size,
+            warm_epochs=config.warm_epochs,
+            seed=self.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+
+    def step(self, model: nn.Module, batch: MixedRows, carry: None) -> Step:
+        labels = self.images["train"].labels[batch.labelled].to(self.ranks.device)
+        losses: ImageLosses = model(self._draw(batch.unlabelled), self._draw(batch.labelled), labels)
+        log = {"calls": float(losses.calls.double().sum()) / max(1, len(losses.calls))}
+        if batch.num_unlabelled == 0:
+            return Step(losses.labelled.sum(), len(batch.labelled), log=log, rate=self.config.warm_rate)
+        # Each kind weighs as if all its images were seen equally often.
+        weight = len(self.unlabelled) / len(self.labelled)
+        labelled = losses.labelled.sum() * (batch.num_unlabelled / batch.num_labelled)
+        return Step(weight * losses.unlabelled.sum() + labelled, len(batch.unlabelled), log=log)
+
+    def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Error and accuracy, the negative evidence bound with all classes summed, and calls of the generator.
+
+        `calls` are those of the run's estimator for an image, `support` how many classes have a probability.
+        """
+        assert isinstance(model, SemiSupervisedVAE)
+        means, images = Means(), self.images[split]
+        for rows in parts(len(images), MEASURED_AT_ONCE):
+            pixels = images.numbers(rows).bernoulli()
+            estimate, latent = model.estimate(pixels)
+            exact, _ = model.estimate(pixels, DenseMarginal())
+            right = latent.scores.argmax(-1) == images.labels[rows]
+            means.add(
+                {
+                    "loss": exact.loss - latent.entropy(),
+                    "accuracy": right,
+                    "calls": estimate.calls,
+                    "support": (latent.probs > 0).sum(-1),
+                }
+            )
+        return means.means()
+
+    def _draw(self, rows: Tensor) -> Tensor:
+        """Training images with every pixel drawn black or white."""
+        bright = self.images["train"].numbers(rows)
+        return (torch.rand_like(bright) < bright).to(self.ranks.device, bright.dtype)
+
+
+def _check_drawable(images: Mapping[Split, Images]) -> None:
+    """Refuse features that are no probabilities of white."""
+    features = {split: found.values for split, found in images.items() if found.values.is_floating_point()}
+    for split, values in features.items():
+        low, high = (float(extreme) for extreme in values.aminmax())
+        if not 0 <= low <= high <= 1:
+            raise ValueError(
+                f"features must lie from 0 to 1, as pixels are drawn black or white by them, got {low:g} to {high:g} "
+                f"in {split}; scale them"
+            )

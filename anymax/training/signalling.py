@@ -1,0 +1,99 @@
+"""The signalling game as a task: images, games drawn of them, and how often the receiver finds the right one."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from anymax.data.batches import generator_of
+from anymax.data.corpus import Split
+from anymax.data.games import GameBatches, Games, draws_games
+from anymax.latent.marginal import sum_by_example
+from anymax.mappings import softmax, sparsemax
+from anymax.models.signalling_game import GameLosses, SignallingGame
+from anymax.training.image_task import EVALUATION_SEED, ImageTask, Means, parts
+from anymax.training.ranks import Ranks
+from anymax.training.signalling_config import Signalling
+from anymax.training.task import Step
+
+# Games that every evaluation plays.
+NUM_GAMES: dict[Split, int] = {"train": 1024, "valid": 1024, "test": 9984}
+MEASURED_AT_ONCE = 64
+
+
+class SignallingTask(ImageTask):
+    """Learn a language in which one image is found among others."""
+
+    item = "game"
+
+    def __init__(self, config: Signalling, ranks: Ranks, *, seed: int) -> None:
+        super().__init__(config.images, ranks, seed=seed)
+        self.config = config
+        # Made before anything is trained: a split with too few images is told here.
+        self.draws = {
+            split: draws_games(images.labels, config.num_candidates, config.distinct)
+            for split, images in self.images.items()
+        }
+        self.model: SignallingGame = self.make_model()
+
+    def make_model(self) -> SignallingGame:
+        config, size = self.config, self.images["train"].size
+        return SignallingGame(
+            size,
+            config.estimator.build(size),
+            pick=None if config.pick is None else config.pick.build(size),
+            mapping={"softmax": softmax, "sparsemax": sparsemax}[config.mapping],
+            num_messages=config.num_messages,
+            dim=config.dim,
+            num_units=config.num_units,
+            scale=config.scale,
+            entropy=config.entropy,
+        )
+
+    def batches(self, split: Split) -> GameBatches:
+        config, ranks = self.config, self.ranks
+        return GameBatches(
+            self.images[split].labels,
+            config.num_candidates,
+            config.batch_size,
+            num_batches=config.num_batches,
+            distinct=config.distinct,
+            seed=self.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+
+    def step(self, model: nn.Module, batch: Games, carry: None) -> Step:
+        device = self.ranks.device
+        found: GameLosses = model(self.images["train"].numbers(batch.candidates).to(device), batch.target.to(device))
+        calls = float(found.calls.double().mean()) if len(batch.target) else 0.0
+        return Step(found.losses.sum(), len(batch.target), log={"calls": calls})
+
+    def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """How the game is won.
+
+        `success` is that of the likeliest message and the likeliest candidate, `expected_success` that of messages as
+        they are drawn. `messages` have a probability for an image, `used` are the likeliest for some image of all that
+        were played, `calls` are those of the run's estimator for a game.
+        """
+        assert isinstance(model, SignallingGame)
+        means, images = Means(), self.images[split]
+        games = self.draws[split](NUM_GAMES[split], generator_of(EVALUATION_SEED, 0, split))
+        used = set[int]()
+        for rows in parts(len(games.target), MEASURED_AT_ONCE):
+            candidates, target = images.numbers(games.candidates[rows]), games.target[rows]
+            estimate, latent = model.play(candidates, target)
+            likeliest = latent.scores.argmax(-1)
+            used.update(likeliest.tolist())
+            support = latent.support()
+            is_right = model.receiver(support.values, support.example, candidates).argmax(-1) == target[support.example]
+            is_mode = support.values.argmax(-1) == likeliest[support.example]
+            means.add(
+                {
+                    "loss": estimate.loss,
+                    "success": sum_by_example((is_mode & is_right).float(), support.example, len(rows)),
+                    "expected_success": sum_by_example(support.probs * is_right, support.example, len(rows)),
+                    "messages": (latent.probs > 0).sum(-1),
+                    "calls": estimate.calls,
+                }
+            )
+        return {**means.means(), "used": float(len(used))}

@@ -1,0 +1,86 @@
+"""The configuration of the signalling game, as plain data that imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from anymax.data.image_config import ImageSet
+from anymax.models.estimator_config import EstimatorConfig, Score, check_relaxable
+from anymax.training.checks import check_counts, check_not_negative, check_positive
+
+if TYPE_CHECKING:
+    from anymax.data.prepared import Announce
+    from anymax.training.ranks import Ranks
+    from anymax.training.signalling import SignallingTask
+
+
+@dataclass(frozen=True)
+class Signalling:
+    """A sender sees an image and sends one message; a receiver picks the image among candidates by it.
+
+    Lazaridou et al. 2017, Correia et al. 2020.
+
+    Args:
+        images: what the games are about.
+        estimator: how the gradient through the message is found.
+        mapping: what the probabilities of messages are.
+        pick: how the gradient through the receiver's pick is found where it is drawn, and success alone counts; None
+            has the receiver learn from the likelihood of the right candidate.
+        num_messages: how many messages there are.
+        num_candidates: images of a game.
+        distinct: whether the images of a game differ in what they show, or at least are not the same.
+        batch_size: games of a batch, over all ranks.
+        num_batches: how many batches are called an epoch.
+        dim: how many numbers the vectors of images and messages have.
+        num_units: sigmoids in the function of one number that the sender learns.
+        scale: what the sender's scores are divided by.
+        entropy: how much the entropy of messages is rewarded.
+    """
+
+    images: ImageSet
+    estimator: EstimatorConfig
+    mapping: Literal["softmax", "sparsemax"] = "softmax"
+    _: KW_ONLY
+    pick: Score | None = None
+    num_messages: int = 256
+    num_candidates: int = 16
+    distinct: Literal["labels", "images"] = "labels"
+    batch_size: int = 64
+    num_batches: int = 100
+    dim: int = 256
+    num_units: int = 512
+    scale: float = 10.0
+    entropy: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_counts(2, num_messages=self.num_messages, num_candidates=self.num_candidates)
+        check_counts(batch_size=self.batch_size, num_batches=self.num_batches, dim=self.dim, num_units=self.num_units)
+        check_positive(scale=self.scale)
+        check_not_negative(entropy=self.entropy)
+        check_relaxable(self.estimator, self.mapping)
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the exponential of the loss is a perplexity: of games nobody asks it."""
+        return False
+
+    def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> SignallingTask:
+        """The task of a run; the seed decides its games."""
+        from anymax.training.signalling import SignallingTask
+
+        return SignallingTask(self, ranks, seed=seed)
+
+    def toy(self) -> Signalling:
+        """The same at a size for tests."""
+        return replace(
+            self,
+            images=self.images.toy(),
+            num_messages=8,
+            num_candidates=4,
+            batch_size=8,
+            num_batches=4,
+            dim=8,
+            num_units=4,
+        )

@@ -1,0 +1,217 @@
+"""Recipes of discrete latents: every choice builds and trains, with the rates and sizes of the paper."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from anymax.data.image_config import ImageSet
+from anymax.data.images import Images
+from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
+from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
+from anymax.recipes import choices, find, names
+from anymax.training import Adam, Constant, Ranks, RunConfig, as_plain, from_plain, train
+from anymax.training.bit_vectors_config import BitVectors
+from anymax.training.semi_supervised_config import SemiSupervised
+from anymax.training.signalling_config import Signalling
+
+RECIPES = [name for name in names() if name.startswith("latent.")]
+CHOICES = [f"{name}.{value}" for name in RECIPES for value in choices(name).values]
+PUBLISHED = [name for name in CHOICES if "_quick" not in name]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_every_task_has_a_published_and_a_quick_form_with_the_same_choices():
+    assert [f"latent.{name}" for name in RECIPE_TASKS] == RECIPES
+    for name, (_, count) in RECIPE_TASKS.items():
+        offered = choices(f"latent.{name}")
+        assert offered.argument == "estimator" and len(offered.values) == count
+        assert find(f"latent.{name}")() in [find(f"latent.{name}.{value}")() for value in offered.values]
+
+
+RECIPE_TASKS = {
+    "ssvae": (SemiSupervised, 8),
+    "ssvae_quick": (SemiSupervised, 8),
+    "signalling": (Signalling, 9),
+    "signalling_quick": (Signalling, 9),
+    "bits": (BitVectors, 8),
+    "bits_128": (BitVectors, 8),
+    "bits_quick": (BitVectors, 8),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_is_a_config_of_its_own_that_comes_back_from_its_file(name: str):
+    config, base = find(name)(), name.rpartition(".")[0]
+    assert isinstance(config.task, RECIPE_TASKS[base.partition(".")[2]][0])
+    assert find(name).__doc__ == find(base).__doc__
+    for each in (config, config.toy()):
+        assert from_plain(RunConfig, json.loads(json.dumps(as_plain(each)))) == each
+    others = [find(f"{base}.{value}")() for value in choices(base).values]
+    assert others.count(config) == 1
+
+
+# What differs in rates alone has the same toy.
+TOYS = list({repr(find(name)().toy().task): name for name in reversed(CHOICES)}.values())
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_toy_trains_and_is_measured(name: str, tmp_path: Path):
+    config = replace(find(name)().toy(), steps=2, threads=1, evaluate_every=None, checkpoint_every=2)
+    outcome = train(config, tmp_path / "run")
+    assert outcome.step == 2 and "loss" in outcome.metrics and "calls" in outcome.metrics
+    assert all(map(math.isfinite, outcome.metrics.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("latent.ssvae.denze", "'latent.ssvae.denze' must name a choice of the recipe latent.ssvae; they are sparse, "),
+        ("latent.bits.dense", "must name a choice of the recipe latent.bits; they are sparsemap, budget, topk"),
+        ("latent.ssvae.", "must name a choice of the recipe latent.ssvae"),
+        ("sotu.softmax.dense", "must name a choice of the recipe sotu.softmax; it has none"),
+        ("latent.ssva", "perhaps latent.ssvae"),
+    ],
+)
+def test_a_choice_that_is_not_offered_is_refused(name: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        find(name)
+
+
+def blank(number: int, side: int) -> Callable[[ImageSet], dict[str, Images]]:
+    """Sets of the size that a config speaks of, without the images."""
+
+    def open_blank(config: ImageSet) -> dict[str, Images]:
+        def images(many: int) -> Images:
+            return Images(torch.zeros(1, side**2, dtype=torch.uint8).expand(many, -1), torch.arange(many) % 10, side)
+
+        valid = config.num_valid(number)
+        return {"train": images(number - valid), "valid": images(valid), "test": images(10_000)}
+
+    return open_blank
+
+
+def layers(*widths: int) -> int:
+    return sum((before + 1) * after for before, after in pairwise(widths))
+
+
+BASELINE = layers(784, 512, 512, 512, 1)
+# Classifier, inference network and generator; sender and receiver; inference network, generator and shared levels.
+SIZES = {
+    "ssvae": layers(784, 256, 256, 256, 10) + layers(794, 128, 128, 16) + layers(18, 128, 128, 784),
+    "signalling": 2 * (784 * 256 + 256 * 256) + 512 + 512,
+    "bits": layers(784, 128, 32) + layers(32, 128, 784 * 5) + layers(5, 256),
+    "bits_128": layers(784, 128, 128) + layers(128, 128, 784 * 5) + layers(5, 256),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_have_the_size_of_the_paper(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anymax.training.image_task.open_images", blank(60_000, 28))
+    task = find(name)().task.build(Path(), Ranks(), seed=1, announce=lambda *_: None)
+    size = sum(parameter.numel() for parameter in task.model.parameters())
+    _, recipe, estimator = name.split(".")
+    assert size == SIZES[recipe] + (BASELINE if estimator == "nvil" else 0)
+
+
+def estimator_of(choice: str, rate: float) -> object:
+    """What a choice stands for, where relaxed samples get colder at a rate."""
+    return {
+        "sparse": SparseSum(),
+        "sparsemap": SparseSum(),
+        "budget": SparseSum(),
+        "topk": SparseSum(),
+        "dense": DenseSum(),
+        "sfe": Score("average"),
+        "sfe_success": Score("average"),
+        "sfe_plus": Score("sample"),
+        "nvil": LearnedBaseline(512),
+        "gumbel": Relaxed(rate, floor=0.5, every=1000),
+        "st_gumbel": Relaxed(rate, floor=0.5, every=1000, hard=True),
+        "sum_and_sample": SumSample(1),
+    }[choice]
+
+
+CLASS_RATES = {"sparse": 5e-4, "sfe": 1e-4, "sfe_plus": 1e-4}
+
+
+@pytest.mark.parametrize("choice", choices("latent.ssvae").values)
+def test_classification_is_trained_as_published(choice: str):
+    config = find(f"latent.ssvae.{choice}")()
+    task, lr = config.task, CLASS_RATES.get(choice, 1e-3)
+    assert (config.optimizer, config.schedule) == (Adam(lr, weight_decay=1e-5), Constant())
+    assert (config.epochs, task.warm_epochs) == (300, 100) and lr * task.warm_rate == pytest.approx(1e-3)
+    assert (task.images.name, task.images.num_valid(60_000)) == ("mnist", 10_000)
+    assert (task.num_labelled, task.batch_size, task.entropy) == (5000, 64, 1.0)
+    assert task.mapping == ("sparsemax" if choice == "sparse" else "softmax")
+    assert task.estimator == estimator_of(choice, 1e-4)
+
+
+# Rate, and how much entropy is worth. For the last none are published.
+MESSAGES = {
+    "sparse": (5e-3, 0.1),
+    "dense": (1e-3, 0.1),
+    "nvil": (1e-3, 0.1),
+    "sfe": (1e-3, 0.05),
+    "sfe_success": (1e-3, 0.01),
+    "sfe_plus": (1e-3, 0.05),
+    "gumbel": (1e-3, 0.01),
+    "st_gumbel": (1e-3, 0.01),
+    "sum_and_sample": (1e-3, 0.1),
+}
+
+
+@pytest.mark.parametrize("choice", MESSAGES)
+def test_games_are_trained_as_published(choice: str):
+    config = find(f"latent.signalling.{choice}")()
+    task, (lr, entropy) = config.task, MESSAGES[choice]
+    assert (config.optimizer, config.schedule) == (Adam(lr), Constant()) and config.optimizer.weight_decay == 0
+    assert config.epochs * task.num_batches == 50_000 and (task.batch_size, task.entropy) == (64, entropy)
+    assert (task.num_messages, task.num_candidates, task.dim, task.num_units, task.scale) == (256, 16, 256, 512, 10.0)
+    assert task.mapping == ("sparsemax" if choice == "sparse" else "softmax")
+    assert task.estimator == estimator_of(choice, 1e-5)
+    assert task.pick == (task.estimator if choice in ("sfe_success", "sfe_plus") else None)
+
+
+# Rates for 32 bits and for 128, and how fast relaxed samples get colder.
+CODES = {
+    "sparsemap": (2e-3, 2e-3, 0.0, 0.0),
+    "budget": (2e-3, 2e-3, 0.0, 0.0),
+    "topk": (2e-3, 1e-3, 0.0, 0.0),
+    "sfe": (1e-3, 1e-3, 0.0, 0.0),
+    "sfe_plus": (1e-3, 1e-3, 0.0, 0.0),
+    "nvil": (1e-3, 5e-4, 0.0, 0.0),
+    "gumbel": (1e-3, 1e-3, 1e-5, 1e-4),
+    "st_gumbel": (1e-3, 5e-4, 1e-5, 1e-5),
+}
+
+
+@pytest.mark.parametrize("choice", CODES)
+@pytest.mark.parametrize(("name", "num_bits"), [("bits", 32), ("bits_128", 128)])
+def test_codes_are_trained_as_published(name: str, num_bits: int, choice: str):
+    config, is_long = find(f"latent.{name}.{choice}")(), num_bits == 128
+    task = config.task
+    assert (config.optimizer, config.schedule) == (Adam(CODES[choice][is_long]), Constant())
+    assert (config.epochs, task.num_bits, task.images.num_valid(60_000)) == (100, num_bits, 5000)
+    assert task.batch_size == (16 if is_long and choice in ("sparsemap", "budget") else 64)
+    assert task.estimator == estimator_of(choice, CODES[choice][2 + is_long])
+    mappings = {"sparsemap": SparseMapBits(), "budget": SparseMapBits(num_bits // 2), "topk": TopKBits(10)}
+    assert task.mapping == mappings.get(choice, IndependentBits())
+
+
+@pytest.mark.parametrize("name", [name for name in CHOICES if "_quick" in name])
+def test_quick_forms_take_the_embedded_digits_and_few_steps(name: str, monkeypatch: pytest.MonkeyPatch):
+    config = find(name)()
+    published = find(name.replace("_quick", ""))()
+    assert config.task.images == ImageSet()
+    assert (config.task.estimator, config.task.batch_size) == (published.task.estimator, published.task.batch_size)
+    monkeypatch.setattr("anymax.training.image_task.open_images", blank(1437, 8))
+    task = config.task.build(Path(), Ranks(), seed=1, announce=lambda *_: None)
+    steps = config.total_steps(task.batches("train").length)
+    assert 500 < steps < 3000 and config.evaluate_every < steps / 2

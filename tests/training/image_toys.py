@@ -1,0 +1,93 @@
+"""The three tasks on images at a size for tests."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anymax.data.image_config import ImageSet
+from anymax.data.images import Images
+from anymax.models.bit_mapping_config import IndependentBits, TopKBits
+from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
+from anymax.training import Adam, Constant, Ranks, RunConfig
+from anymax.training.bit_vectors_config import BitVectors
+from anymax.training.image_task import ImageTask
+from anymax.training.semi_supervised_config import SemiSupervised
+from anymax.training.signalling_config import Signalling
+
+ImageConfig = SemiSupervised | Signalling | BitVectors
+
+DIGITS = ImageSet()
+NVIL = LearnedBaseline(8)
+CLASSES = SemiSupervised(DIGITS, SparseSum(), "sparsemax").toy()
+GAMES = Signalling(DIGITS, SparseSum(), "sparsemax").toy()
+CODES = BitVectors(DIGITS, 6, SparseSum(), TopKBits(4)).toy()
+# Estimators without luck.
+EXACT: dict[str, ImageConfig] = {
+    "classes": CLASSES,
+    "classes of softmax": SemiSupervised(DIGITS, DenseSum()).toy(),
+    "games": GAMES,
+    "games of softmax": Signalling(DIGITS, DenseSum()).toy(),
+    "codes": CODES,
+    "codes of independent bits": BitVectors(DIGITS, 6, DenseSum(), IndependentBits()).toy(),
+}
+# Estimators that draw, and most of which keep a state: what was before, how many steps, a network.
+DRAWN: dict[str, ImageConfig] = {
+    "classes by average": SemiSupervised(DIGITS, Score("average")).toy(),
+    "classes by nvil": SemiSupervised(DIGITS, NVIL).toy(),
+    "classes relaxed": SemiSupervised(DIGITS, Relaxed(0.1, every=2)).toy(),
+    "classes by sum and sample": SemiSupervised(DIGITS, SumSample(baseline="average")).toy(),
+    "games by average": Signalling(DIGITS, Score("average"), pick=Score("average")).toy(),
+    "games by sample": Signalling(DIGITS, Score("sample"), pick=Score("sample")).toy(),
+    "games relaxed": Signalling(DIGITS, Relaxed(0.1, every=2, hard=True, published=True)).toy(),
+    "codes by nvil": BitVectors(DIGITS, 6, NVIL, IndependentBits()).toy(),
+    "codes relaxed": BitVectors(DIGITS, 6, Relaxed(0.1, every=2, published=True), IndependentBits()).toy(),
+}
+
+
+def build(config: ImageConfig, ranks: Ranks | None = None, seed: int = 1) -> ImageTask:
+    torch.manual_seed(seed)
+    return config.build(Path(), ranks or Ranks(), seed=seed, announce=lambda *_: None)
+
+
+def run(config: ImageConfig, steps: int, lr: float = 1e-2, **changes: object) -> RunConfig:
+    return RunConfig(config, Adam(lr), Constant(), steps=steps, threads=1, device="cpu", **changes)
+
+
+def black_or_white(task: ImageTask) -> None:
+    """Give a task images of which nothing is left to be drawn."""
+    task.images = {
+        split: Images(torch.where(images.values > 100, 255, 0).to(torch.uint8), images.labels, images.side)
+        for split, images in task.images.items()
+    }
+
+
+def without_noise(task: ImageTask) -> ImageTask:
+    """A task whose steps and measures do the same every time, where its estimator does."""
+    black_or_white(task)
+    if isinstance(task.config, SemiSupervised):
+        size, last = task.config.vector_size, task.model.infer[1][-1]
+        with torch.no_grad():
+            last.weight[size:] = 0
+            last.bias[size:] = -40
+    return task
+
+
+def small_batches(config: ImageConfig) -> ImageConfig:
+    """Batches so small that some of five ranks go without."""
+    labelled = {"num_labelled": 6} if isinstance(config, SemiSupervised) else {}
+    return replace(config, batch_size=4, **labelled)
+
+
+def some_batches(task: ImageTask) -> Iterator[Any]:
+    """Those of the first epoch and some of the second: for classes, the last warm one and full ones among them."""
+    batches = task.batches("train")
+    return islice(chain(batches, batches), 5)
+
+
+@torch.no_grad()
+def measure(task: ImageTask, split: str = "valid") -> dict[str, float]:
+    return task.evaluate(task.model, split)
