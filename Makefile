@@ -38,7 +38,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 test: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 coverage: $(INSTALLED)
 	$(BIN)/pytest --cov=anymax --cov-report=term:skip-covered

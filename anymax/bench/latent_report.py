@@ -87,7 +87,8 @@ def _table_rows(comparison: Comparison, form: str) -> Iterator[TableRow]:
 
 def _cells(entry: Entry, baseline: Entry, form: str) -> Iterator[str]:
     ratio = entry.timing.ratio
-    yield f"{entry.timing.milliseconds.median:.4g}"
+    milliseconds = entry.timing.milliseconds.median
+    yield f"{milliseconds:.0f}" if milliseconds >= 1000 else f"{milliseconds:.3g}"
     spread = (ratio.low, ratio.median, ratio.high, ratio.half_range)
     yield "" if entry is baseline else form.format(*map(number, spread))
     if entry.rows is not None:

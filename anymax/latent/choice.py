@@ -79,7 +79,7 @@ class Choice(Latent):
 
     def one_hot(self, index: Tensor) -> Tensor:
         """The values (..., n) that choose these entries, in the dtype of the scores."""
-        return self.scores.new_zeros(*index.shape, self.size).scatter_(-1, index.unsqueeze(-1), 1.0)
+        return self.scores.new_zeros(*index.shape, self.size).scatter(-1, index.unsqueeze(-1), 1.0)
 
 
 def _apply(mapping: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def test_a_toy_learns(name: str) -> None:
 
 def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() -> None:
     for file, corpus in (("sotu", "sotu"), ("wikitext2", "wikitext-2")):
-        listed = [name for name in names() if name.startswith(f"{file}.")]
+        listed = [name for name in names() if name.startswith(f"{file}.") and not name.startswith(f"{file}.awd_")]
         assert listed == [f"{file}.{each}" for each in FACTORIZATIONS]
         assert {find(name)().task.data.corpus for name in listed} == {corpus}
     runs = [find(f"sotu.{each}")() for each in FACTORIZATIONS]
