@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 
 from anymax.recipes.small_awd import (
-    ADAPTIVE,
     AVERAGED,
     BODY,
-    FALLING,
+    GENTLE,
     LINEAR,
     PIECEWISE,
+    PLAIN,
     PLIF,
     SIGSOFTMAX,
     SPARSE,
@@ -49,27 +49,22 @@ def plif() -> RunConfig:
 
 def mixture_5() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 5 softmaxes."""
-    return _small(mixture(5))
+    return _small(mixture(5), optimizer=GENTLE)
 
 
 def mixture_15() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 15 softmaxes."""
-    return _small(mixture(15))
+    return _small(mixture(15), optimizer=GENTLE)
 
 
 def mixture_plif() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 5 softmaxes of a learned piecewise linear function."""
-    return _small(mixture(5, PLIF))
+    return _small(mixture(5, PLIF), optimizer=GENTLE)
 
 
 def sparse() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: entmax, which gives most words no probability; by Adam."""
-    return _small(SPARSE, optimizer=ADAPTIVE)
-
-
-def linear_adam() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: a plain softmax by Adam, to compare with entmax."""
-    return _small(LINEAR, optimizer=ADAPTIVE)
+    """Penn Treebank, small AWD-LSTM: entmax, which gives most words no probability."""
+    return _small(SPARSE, optimizer=GENTLE)
 
 
 def averaged() -> RunConfig:
@@ -85,7 +80,7 @@ def regularized() -> RunConfig:
 
 def without_averaging() -> RunConfig:
     """`ptb.regularized` by plain SGD."""
-    return _regularized(optimizer=FALLING)
+    return _regularized(optimizer=PLAIN)
 
 
 def without_random_lengths() -> RunConfig:

@@ -85,7 +85,7 @@ def test_the_other_optimizers_change_nothing_else() -> None:
         ("regularized", "without_word_dropout", "task"),
         ("regularized", "without_penalties", "task"),
         ("regularized", "without_weight_drop", "task"),
-        ("linear", "mixture_15", "task"),
+        ("mixture_5", "mixture_15", "task"),
     ],
 )
 def test_small_recipes_differ_from_the_plain_one_in_what_they_name(base: str, name: str, field: str) -> None:
