@@ -1,16 +1,15 @@
 """Contestants that do one job, compared by time and memory: what was measured, and how it is shown."""
 
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import RenderableType
 
-from anymax.bench.machine import Machine
+from anymax.bench import page
 from anymax.bench.memory import peak_bytes
 from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
+from anymax.bench.report import as_json as as_json
 from anymax.bench.report import number
 from anymax.bench.timing import Budget, Run, Timing, time_interleaved
 
@@ -51,14 +50,7 @@ class Comparison:
     sweeps: tuple[Sweep, ...] = ()
 
 
-@dataclass(frozen=True)
-class Report:
-    """One run of a benchmark; `notes` hold what a reader must know to read the numbers."""
-
-    title: str
-    machine: Machine
-    comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...]
+Report = page.Report[Comparison]
 
 
 def compare(job: str, contestants: Sequence[Contestant], budget: Budget, sweeps: tuple[Sweep, ...] = ()) -> Comparison:
@@ -93,10 +85,6 @@ def markdown(report: Report, command: str) -> str:
         rows = _rows(comparison, "{} [{}, {}]", with_half_range=False)
         lines += [f"## {comparison.job}", "", *markdown_table(COLUMNS, rows), "", *tried(comparison.sweeps)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def as_json(report: Report, command: str) -> str:
-    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 
 def _rows(comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[TableRow]:

@@ -1,15 +1,14 @@
 """What was measured of discrete latents, as tables on a terminal, as a Markdown page and as JSON."""
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import RenderableType
 
-from anymax.bench.machine import Machine
+from anymax.bench import page
 from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
+from anymax.bench.report import as_json as as_json
 from anymax.bench.report import number
 from anymax.bench.timing import Timing
 
@@ -49,14 +48,7 @@ class Comparison:
         return ("ms", "ratio", *of_rows)
 
 
-@dataclass(frozen=True)
-class Report:
-    """One run of the benchmark; `notes` hold what a reader must know to read the numbers."""
-
-    title: str
-    machine: Machine
-    comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...]
+Report = page.Report[Comparison]
 
 
 def terminal(report: Report) -> RenderableType:
@@ -74,10 +66,6 @@ def markdown(report: Report, command: str) -> str:
         table = markdown_table(one.columns, _table_rows(one, "{1} [{0}, {2}]"))
         lines += [f"## {one.job}", "", *table, "", *tried(one.sweeps)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def as_json(report: Report, command: str) -> str:
-    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 
 def _table_rows(comparison: Comparison, form: str) -> Iterator[TableRow]:

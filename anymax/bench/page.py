@@ -1,7 +1,8 @@
 """How benchmarks show contestants: tables on a terminal and on a Markdown page, with the machine and the command."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,6 +11,18 @@ from rich.text import Text
 from anymax.bench.machine import Machine
 from anymax.bench.peers import Sweep
 from anymax.bench.report import machine_facts, machine_line
+
+ComparisonT = TypeVar("ComparisonT")
+
+
+@dataclass(frozen=True)
+class Report(Generic[ComparisonT]):
+    """One run of a benchmark; `notes` hold what a reader must know to read the numbers."""
+
+    title: str
+    machine: Machine
+    comparisons: tuple[ComparisonT, ...]
+    notes: tuple[str, ...]
 
 
 class TableRow(NamedTuple):

@@ -1,17 +1,16 @@
 """What was measured of recurrent networks, as tables on a terminal, as a Markdown page and as JSON."""
 
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from rich.console import RenderableType
 
+from anymax.bench import page
 from anymax.bench.comparison import MIB
-from anymax.bench.machine import Machine
 from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
 from anymax.bench.recurrent_parts import Parts
+from anymax.bench.report import as_json as as_json
 from anymax.bench.report import number
 from anymax.bench.timing import Timing
 
@@ -57,14 +56,7 @@ class Comparison:
         return (self.unit, "ratio", *of_memory)
 
 
-@dataclass(frozen=True)
-class Report:
-    """One run of the benchmark; `notes` hold what a reader must know to read the numbers."""
-
-    title: str
-    machine: Machine
-    comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...]
+Report = page.Report[Comparison]
 
 
 def terminal(report: Report) -> RenderableType:
@@ -87,10 +79,6 @@ def markdown(report: Report, command: str) -> str:
         if parts := _parts(comparison):
             lines += [f"{PARTS_TITLE}:", "", *markdown_table(list(parts), _part_rows(parts)), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def as_json(report: Report, command: str) -> str:
-    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 
 def _rows(comparison: Comparison, form: str) -> Iterator[TableRow]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,6 +11,9 @@ from rich.text import Text
 
 from anymax.bench.machine import Machine
 from anymax.bench.results import CaseResult, Entry, Report
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def terminal(report: Report) -> RenderableType:
@@ -37,7 +41,8 @@ def markdown(report: Report, command: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def as_json(report: Report, command: str) -> str:
+def as_json(report: "DataclassInstance", command: str) -> str:
+    """Everything that was measured, by any benchmark."""
     return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 

@@ -1,16 +1,15 @@
 """What was measured of training steps, as tables on a terminal, as a Markdown page and as JSON."""
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import RenderableType
 
+from anymax.bench import page
 from anymax.bench.comparison import MIB
-from anymax.bench.machine import Machine
 from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
+from anymax.bench.report import as_json as as_json
 from anymax.bench.report import number
 from anymax.bench.timing import Quartiles, Timing
 from anymax.bench.trainee import Parts
@@ -52,14 +51,7 @@ class Comparison:
         return self.tokens / entry.timing.milliseconds.median * 1e3
 
 
-@dataclass(frozen=True)
-class Report:
-    """One run of the benchmark; `notes` hold what a reader must know to read the numbers."""
-
-    title: str
-    machine: Machine
-    comparisons: tuple[Comparison, ...]
-    notes: tuple[str, ...]
+Report = page.Report[Comparison]
 
 
 def speed_ratio(timing: Timing) -> Quartiles:
@@ -87,10 +79,6 @@ def markdown(report: Report, command: str) -> str:
         if any(entry.parts for entry in comparison.entries):
             lines += ["Milliseconds of a step:", "", *markdown_table(PART_COLUMNS, _part_rows(comparison)), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def as_json(report: Report, command: str) -> str:
-    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
 
 
 def _rows(comparison: Comparison, form: str) -> Iterator[TableRow]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from anymax.analysis.evaluated import Evaluated
     from anymax.data.prepared import Announce
     from anymax.training.language_modeling import LanguageModelingTask
+    from anymax.training.task import Task
 
 Adapt = Literal["cache", "dynamic"]
 
@@ -90,18 +91,19 @@ def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_la
     if needless:
         raise ValueError(f"{' and '.join(needless)} must be left out for {run}, which is no language model")
     name = "-".join([split, *([] if step is None else [f"step-{step}"])])
-    Console().print(f"Wrote {measure(run, split, step, name)}", highlight=False, soft_wrap=True)
+    from anymax.training import open_run
+
+    file = measure(open_run(run, step=step).task, run, split, name)
+    Console().print(f"Wrote {file}", highlight=False, soft_wrap=True)
     return 0
 
 
-def measure(run: Path, split: Literal["valid", "test"], step: int | None = None, name: str = "test") -> Path:
-    """Show what the task of a run tells of its model, by default of its best, and write it down."""
+def measure(task: Task, run: Path, split: Literal["valid", "test"], name: str) -> Path:
+    """Show what the task of a run tells of its model, and write it down."""
     import torch
 
-    from anymax.training import open_run
     from anymax.training.folder import EVALUATIONS, write_json
 
-    task = open_run(run, step=step).task
     task.model.eval()
     with torch.no_grad():
         metrics = task.evaluate(task.model, split)

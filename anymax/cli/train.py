@@ -146,11 +146,7 @@ def finish(outcome: Outcome) -> int:
     from anymax.training import read_config
 
     if not isinstance(read_config(run).task, LanguageModeling):
-        from anymax.cli.evaluate import measure
-
-        console.print("\nOn the test split:", highlight=False)
-        measure(run, "test")
-        _draw(run)
+        _measure(run)
         again = f"anymax evaluate {run}\n  anymax resume {run} --steps {2 * outcome.total_steps}"
         console.print(f"\nTry next:\n  {again}", highlight=False, markup=False, soft_wrap=True)
         return 0
@@ -169,15 +165,18 @@ def finish(outcome: Outcome) -> int:
     return 0
 
 
-def _draw(run: Path) -> None:
-    """Draw what a discrete latent does, where there is one and it can be drawn."""
+def _measure(run: Path) -> None:
+    """Measure a run that is no language model, and draw what its latent does where it has one."""
     from anymax.cli.analyze import draw_latent
+    from anymax.cli.evaluate import measure
     from anymax.training import open_run
     from anymax.training.image_task import ImageTask
 
-    task = open_run(run).task
+    console, task = Console(), open_run(run).task
+    console.print("\nOn the test split:", highlight=False)
+    measure(task, run, "test", "test")
     if isinstance(task, ImageTask) and importlib.util.find_spec("matplotlib") is not None:
-        Console().print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
+        console.print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
 
 
 def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:

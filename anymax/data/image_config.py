@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# Of the images and of the labels; "train" or "t10k" goes in.
-IDX_NAMES = ("{}-images-idx3-ubyte", "{}-labels-idx1-ubyte")
 NAMES = ("digits", "mnist", "fashion-mnist")
 
 

@@ -20,10 +20,12 @@ from torch import Tensor
 
 from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
-from anymax.data.image_config import IDX_NAMES, ImageSet
+from anymax.data.image_config import ImageSet
 from anymax.data.named import find_root
 
 BRIGHTEST = 255
+# Of the images and of the labels; "train" or "t10k" goes in.
+IDX_NAMES = ("{}-images-idx3-ubyte", "{}-labels-idx1-ubyte")
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 # Of 16 grey levels; a fifth of the digits is the test split.
 DIGITS_BRIGHTEST = 16

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anymax.evaluation.frequency import Bin as Bin
     from anymax.evaluation.frequency import FrequencyTable as FrequencyTable
     from anymax.evaluation.frequency import LossByFrequency as LossByFrequency
+    from anymax.evaluation.importance import log_likelihood as log_likelihood
     from anymax.evaluation.measured_perplexity import Perplexity as Perplexity
     from anymax.evaluation.measured_perplexity import perplexity as perplexity
     from anymax.evaluation.ngrams import InterpolatedBigram as InterpolatedBigram
@@ -59,6 +60,7 @@ _HOME_OF = {
     "gradient_sizes": "dynamic",
     "hidden_states": "predicted",
     "interpolated_bigram": "ngrams",
+    "log_likelihood": "importance",
     "log_prob_rank": "rank",
     "matrix_rank": "rank",
     "measure_choices": "choices",

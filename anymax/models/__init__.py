@@ -10,6 +10,7 @@ from anymax import lazy
 if TYPE_CHECKING:
     from anymax.models.awd_lstm import AWDLSTM as AWDLSTM
     from anymax.models.awd_lstm_config import AWDLSTMConfig as AWDLSTMConfig
+    from anymax.models.bit_vector_vae import BitVectorVAE as BitVectorVAE
     from anymax.models.building import build_language_model as build_language_model
     from anymax.models.generation import generate as generate
     from anymax.models.language_model import LanguageModel as LanguageModel
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from anymax.models.lstm_config import LSTMConfig as LSTMConfig
     from anymax.models.lstm_lm import LSTMLM as LSTMLM
     from anymax.models.recurrent_state import RecurrentState as RecurrentState
+    from anymax.models.semi_supervised_vae import SemiSupervisedVAE as SemiSupervisedVAE
+    from anymax.models.signalling_game import SignallingGame as SignallingGame
     from anymax.models.transform_config import MonotonicNetworkConfig as MonotonicNetworkConfig
     from anymax.models.transform_config import PLIFConfig as PLIFConfig
     from anymax.models.transform_config import SigConfig as SigConfig
@@ -42,6 +45,7 @@ _HOME_OF = {
     "LSTMLM": "lstm_lm",
     "Adaptive": "layer_config",
     "AdaptiveSoftmax": "layer_config",
+    "BitVectorVAE": "bit_vector_vae",
     "Characters": "layer_config",
     "EntmaxAttention": "language_model_config",
     "Fixed": "layer_config",
@@ -54,7 +58,9 @@ _HOME_OF = {
     "MonotonicNetworkConfig": "transform_config",
     "PLIFConfig": "transform_config",
     "RecurrentState": "recurrent_state",
+    "SemiSupervisedVAE": "semi_supervised_vae",
     "SigConfig": "transform_config",
+    "SignallingGame": "signalling_game",
     "SoftmaxAttention": "language_model_config",
     "Sparse": "layer_config",
     "Tie": "language_model_config",

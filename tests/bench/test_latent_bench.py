@@ -1,7 +1,6 @@
 """The bench of discrete latents at tiny sizes: who is compared with whom, and how it is shown. Never how fast."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,8 @@ from anymax.bench.timing import Budget
 from anymax.latent import Choice, DenseMarginal, ScoreFunction, SparseMarginal
 from anymax.mappings import softmax, sparsemax
 from anymax.structured import Bits, Sequence, sparsemap, topk_bits
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TINY = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
 SETTINGS = Settings(
@@ -47,15 +48,6 @@ GAME, DECODER, BITS, SEQUENCES, TOPK = range(5)
 @pytest.fixture(scope="module")
 def measured() -> Report:
     return latent.measure(SETTINGS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_every_comparison_is_made(measured: Report):

@@ -1,7 +1,6 @@
 """The bench of recurrent networks at tiny sizes: who is compared with whom, and how it is shown. Never how fast."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,8 @@ from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import SGD, AveragedSGD
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = 60
 NETWORK, MIXTURE = merity.ptb().toy(), yang.ptb().toy()
 TINY = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
@@ -46,15 +47,6 @@ WHOLE, NEW, DRAWN, MIXED, MASKS = range(5)
 @pytest.fixture(scope="module")
 def measured() -> Report:
     return recurrent.measure(SETTINGS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread, and long where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def batches(number: int = 3, *, rows: int = 4, block: int = 8) -> list[tuple[Tensor, Tensor]]:

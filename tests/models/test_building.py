@@ -1,7 +1,6 @@
 """From configs of language models to the models, for a lexicon."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,28 +44,7 @@ from anymax.vocabulary import (
     MixtureOutput,
     SparseOutput,
 )
-
-
-@dataclass
-class Made:
-    """A lexicon of made-up words whose counts fall as in real text."""
-
-    size: int
-    num_specials: int = 2
-    eos: int = 0
-    unk: int = 1
-
-    def __len__(self) -> int:
-        return self.size
-
-    @cached_property
-    def words(self) -> list[str]:
-        return [f"w{i}" for i in range(self.size)]
-
-    @cached_property
-    def counts(self) -> list[int]:
-        return [100_000 // (i + 1) for i in range(self.size)]
-
+from tests.lexicons import Made
 
 WORDS = Made(500)
 BODY = TransformerConfig(16, 3, 2, 32, dropout=0.1)

@@ -31,7 +31,8 @@ from anymax.models import (
     TransformerConfig,
     build_language_model,
 )
-from tests.models.test_building import AWD, BODY, CUTS, LSTM, WORDS, Made, config, size
+from tests.lexicons import Made
+from tests.models.test_building import AWD, BODY, CUTS, LSTM, WORDS, config, size
 
 TOYS = {
     "fixed": config(Fixed(64), Full(64), TransformerConfig(128, 4, 4, 256), tie=Tie()),

@@ -13,7 +13,7 @@ from anymax.models import (
     Tie,
     build_language_model,
 )
-from tests.models.test_building import Made
+from tests.lexicons import Made
 
 PENN, WIKITEXT_2 = 10_000, 33_278
 

@@ -1,6 +1,6 @@
 """Recipes of papers: their models have the published sizes, and they are trained as the papers say."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,28 +9,7 @@ from anymax.models import LanguageModelConfig, build_language_model
 from anymax.recipes import billion_word, find, names, wikitext103
 from anymax.training.language_modeling_config import Blocks, Sentences
 from anymax.training.optimizers import Nesterov
-
-
-@dataclass
-class Sized:
-    """A lexicon of so many words, all spelled alike: spelling changes no size."""
-
-    size: int
-    num_specials: int = 2
-    eos: int = 0
-    unk: int = 1
-
-    def __len__(self) -> int:
-        return self.size
-
-    @property
-    def words(self) -> list[str]:
-        return ["a"] * self.size
-
-    @property
-    def counts(self) -> list[int]:
-        return list(range(self.size, 0, -1))
-
+from tests.lexicons import Made
 
 WIKITEXT, WIKITEXT_PIECES = 267_744, 33_337
 BILLION, BILLION_PIECES = 793_472, 32_347
@@ -86,7 +65,7 @@ ROWS |= {f"billion_word.{name}": row for name, row in BILLION_ROWS.items()}
 
 def count(model: LanguageModelConfig, size: int) -> int:
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_language_model(model, Sized(size)).parameters())
+        return sum(parameter.numel() for parameter in build_language_model(model, Made(size)).parameters())
 
 
 def vocabulary_of(name: str) -> int:

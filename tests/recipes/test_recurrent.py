@@ -8,7 +8,7 @@ from anymax.recipes import find, names
 from anymax.training.language_modeling_config import Contiguous
 from anymax.training.optimizers import SGD, Adam, AveragedSGD
 from anymax.training.triggers import NonMonotone
-from tests.recipes.test_published import Sized
+from tests.lexicons import Made
 
 WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
 SIZES = {
@@ -34,7 +34,7 @@ def test_every_recipe_of_these_papers_is_here() -> None:
 def test_models_have_the_published_number_of_parameters(name: str) -> None:
     task = find(name)().language_modeling()
     with torch.device("meta"):
-        model = build_language_model(task.model, Sized(WORDS[task.data.corpus]))
+        model = build_language_model(task.model, Made(WORDS[task.data.corpus]))
     assert sum(parameter.numel() for parameter in model.parameters()) == SIZES[name]
 
 
