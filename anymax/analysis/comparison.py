@@ -217,9 +217,14 @@ def markdown(results: Sequence[Result], command: str) -> str:
 
 
 def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
-    """Validation perplexity by words read and by seconds, and the test loss by the frequency of words."""
+    """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
+
+    At least one must have a perplexity; those without are left out.
+    """
     from matplotlib.figure import Figure
 
+    # Losses of another kind are no neighbours of nats.
+    results = [result for result in results if result.is_likelihood]
     colours = {recipe: COLOURS[i % len(COLOURS)] for i, recipe in enumerate(dict.fromkeys(r.recipe for r in results))}
     figure = Figure(figsize=(15, 4.8), dpi=120, facecolor="white", layout="constrained")
     by_words, by_seconds, by_frequency = figure.subplots(1, 3)
@@ -240,8 +245,6 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
 
     drawn = set()
     for result in results:
-        if not result.is_likelihood:
-            continue
         places = [point.words / 1e6 if by == "words" else point.seconds for point in result.curve]
         label = None if result.recipe in drawn else result.recipe
         drawn.add(result.recipe)

@@ -234,7 +234,8 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
     if isinstance(read_config(jobs[0].folder).task, LanguageModeling):
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
         _show(given, comparison.terminal(results), comparison.markdown(results, command))
-        _draw(given, lambda picture: comparison.plot(picture, results))
+        if any(result.is_likelihood for result in results):
+            _draw(given, lambda picture: comparison.plot(picture, results))
         return
     found = [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs]
     _show(given, measured.terminal(found), measured.markdown(found, command))

@@ -80,7 +80,11 @@ def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
     assert "2.83 pooled" in page and "anymax compare a b c" in page
 
 
-def test_the_picture_is_drawn_with_every_recipe(tmp_path: Path):
+def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: Path):
     pytest.importorskip("matplotlib")
     comparison.plot(tmp_path / "picture.png", NEAR)
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "picture.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    comparison.plot(tmp_path / "same.png", [*NEAR, sparse])
+    assert (tmp_path / "same.png").read_bytes() == drawn
