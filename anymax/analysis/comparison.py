@@ -26,11 +26,12 @@ HEAD = ("recipe", "test", "spread", "behind", "parameters", "words/s", "seconds"
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation on the way: words read, seconds trained, loss on the validation split."""
+    """An evaluation on the way: words read, seconds trained, loss of the validation split, if by averaged weights."""
 
     words: float
     seconds: float
     loss: float
+    is_averaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,14 @@ def read_result(folder: Path, recipe: str, seed: int) -> Result:
 
 
 def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:
-    seconds, items = 0.0, 0
+    seconds, items, is_averaged = 0.0, 0, False
     for record in read_metrics(folder):
         if record["kind"] == "train":
             seconds += (record["items"] - items) / record["items_per_second"]
             items = record["items"]
+            is_averaged = bool(record["log"].get("averaging", False))
         else:
-            yield Point(record["step"] * words_per_step, seconds, record["metrics"]["loss"])
+            yield Point(record["step"] * words_per_step, seconds, record["metrics"]["loss"], is_averaged)
 
 
 def rows_of(results: Sequence[Result]) -> list[Row]:
@@ -219,7 +221,7 @@ def markdown(results: Sequence[Result], command: str) -> str:
 def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
     """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
 
-    At least one must have a perplexity; those without are left out.
+    At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average.
     """
     from matplotlib.figure import Figure
 
@@ -250,6 +252,9 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
         drawn.add(result.recipe)
         scores = [math.exp(point.loss) for point in result.curve]
         axes.plot(places, scores, color=colours[result.recipe], label=label, linewidth=1.4)
+        first = next((i for i, point in enumerate(result.curve) if point.is_averaged), 0)
+        if first > 0:
+            axes.plot(places[first - 1], scores[first - 1], "o", color=colours[result.recipe])
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.yaxis.set_minor_formatter(ScalarFormatter())

@@ -33,9 +33,9 @@ def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) 
     summary = {"items": items, "steps": 4, "num_parameters": 7, "training_seconds": 6.0, "peak_memory_bytes": 100}
     (folder / "summary.json").write_text(json.dumps(summary))
     records = [
-        {"kind": "train", "step": 2, "items": items // 2, "items_per_second": items / 4},
+        {"kind": "train", "step": 2, "items": items // 2, "items_per_second": items / 4, "log": {}},
         {"kind": "evaluation", "step": 2, "metrics": {"loss": 6.0}},
-        {"kind": "train", "step": 4, "items": items, "items_per_second": items / 8},
+        {"kind": "train", "step": 4, "items": items, "items_per_second": items / 8, "log": {"averaging": 1.0}},
         {"kind": "evaluation", "step": 4, "metrics": {"loss": 5.5}},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -46,6 +46,7 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     read = comparison.read_result(tmp_path / "run", "bpe", 3)
     assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
     assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
+    assert [point.is_averaged for point in read.curve] == [False, True]
     assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
 
@@ -88,3 +89,6 @@ def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: 
     sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
     comparison.plot(tmp_path / "same.png", [*NEAR, sparse])
     assert (tmp_path / "same.png").read_bytes() == drawn
+    first, last = NEAR[0].curve
+    comparison.plot(tmp_path / "dot.png", [replace(NEAR[0], curve=(first, replace(last, is_averaged=True))), *NEAR[1:]])
+    assert (tmp_path / "dot.png").read_bytes() != drawn
