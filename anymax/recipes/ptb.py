@@ -1,8 +1,8 @@
 """A small AWD-LSTM on the Penn Treebank: what its output layer may be, and what each part of it is worth.
 
 Sizes and training are those of `small_awd`, the same for all but what a recipe names. The outputs are trained for a
-few epochs, with a rate that falls. `regularized` and what is taken away from it have a constant rate, averages and the
-published dropout: they are for a text small enough to learn by heart.
+few epochs, with a rate that falls. `regularized` and what is taken away from it have a constant rate, averages and
+half the published dropout: they are for a text small enough to learn by heart, as the validation split is.
 """
 
 from dataclasses import replace
@@ -25,11 +25,11 @@ from anymax.training.config import RunConfig
 from anymax.training.schedules import Constant
 
 REGULARIZED = replace(
-    BODY, word_dropout=0.1, input_dropout=0.4, layer_dropout=0.25, output_dropout=0.4, weight_dropout=0.5
+    BODY, word_dropout=0.05, input_dropout=0.2, layer_dropout=0.12, output_dropout=0.2, weight_dropout=0.25
 )
 
 _small = partial(small_awd, "ptb", epochs=2.0)
-_regularized = partial(small_awd, "ptb", LINEAR, epochs=40.0, body=REGULARIZED, optimizer=AVERAGED, schedule=Constant())
+_regularized = partial(small_awd, "ptb", LINEAR, epochs=20.0, body=REGULARIZED, optimizer=AVERAGED, schedule=Constant())
 
 
 def linear() -> RunConfig:
@@ -74,7 +74,7 @@ def averaged() -> RunConfig:
 
 
 def regularized() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: with the published dropout, for a text small enough to learn by heart."""
+    """Penn Treebank, small AWD-LSTM: half the published dropout, for a text small enough to learn by heart."""
     return _regularized()
 
 
