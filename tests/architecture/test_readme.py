@@ -1,6 +1,7 @@
 """What the README and the guide name is there. Their examples run with those of the docs, in test_docs.py."""
 
 import fnmatch
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,28 @@ def test_the_tree_shows_the_folders_on_disk():
 def test_the_readme_shows_an_example_with_its_output_and_a_picture():
     assert len(re.findall(r"^```python\n.*?^```\n\n```text\n.+?^```", README, re.MULTILINE | re.DOTALL)) == 1
     assert "](docs/pictures/mappings.png)" in README
+
+
+def promised() -> Iterator[tuple[str, str]]:
+    """The folder and the name of everything in the table of what is inside; a row without a folder goes on with it."""
+    folder = ""
+    for named, names in re.findall(r"^\| (\w*) *\| (.*?) \|.*\|$", README, re.MULTILINE):
+        folder = named or folder
+        yield from ((folder, name) for name in re.findall(r"`([\w.]+)`", names))
+
+
+@pytest.mark.parametrize("folder_and_name", sorted(promised()), ids=".".join)
+def test_a_name_in_the_table_is_in_its_folder(folder_and_name: tuple[str, str]):
+    folder, name = folder_and_name
+    if name.startswith("anymax."):
+        assert name.startswith(f"anymax.{folder}.") and importlib.import_module(name)
+    elif not hasattr(importlib.import_module(f"anymax.{folder}"), name):
+        importlib.import_module(f"anymax.{folder}.{name}")
+
+
+def test_the_table_is_read():
+    found = set(promised())
+    assert {("mappings", "entmax"), ("latent", "NVIL"), ("recipes", "ptb"), ("kernels", "use_backend")} <= found
 
 
 def test_commands_are_found_in_the_texts():
