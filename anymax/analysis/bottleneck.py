@@ -28,7 +28,7 @@ from anymax.evaluation.pair_counts import neighbours
 from anymax.evaluation.rank import ToleranceRule
 from anymax.mappings.arguments import check_positive
 from anymax.training.language_modeling import LanguageModelingTask
-from anymax.vocabulary import AdaptiveOutput, FullOutput, OutputLayer
+from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
 from anymax.vocabulary.table_output import TableOutput
 
 # So many previous words are more than any table is wide, nearly.
@@ -164,14 +164,16 @@ def measure_bottleneck(
 
 
 def rank_limit(output: OutputLayer) -> int:
-    """The largest rank of log-probabilities from products of vectors as wide as the layer's tables.
+    """The largest rank of log-probabilities from products of vectors as wide as the layer's tables, or the model's.
 
     One for every direction of the vectors, one for what normalises each softmax, and one for a bias.
     """
     if isinstance(output, AdaptiveOutput):
         return output.model_dim + output.bands.num_bands
     if isinstance(output, TableOutput):
-        return output.dim + 1 + (output.bias is not None)
+        # Each expert of a mixture has vectors of its own, as wide as the table.
+        dim = output.dim if isinstance(output, MixtureOutput) else min(output.dim, output.model_dim)
+        return dim + 1 + (output.bias is not None)
     return output.model_dim + 1
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from anymax.evaluation import Bin, FrequencyTable
+from anymax.evaluation.choices import EPSILON
 from anymax.evaluation.frequency_report import COLOURS, clean, draw
 from anymax.training import read_metrics
 from anymax.training.folder import SUMMARY, TESTED
@@ -21,7 +22,8 @@ from anymax.training.folder import SUMMARY, TESTED
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HEAD = ("recipe", "test", "spread", "behind", "parameters", "words/s", "seconds", "memory")
+COSTS = ("parameters", "words/s", "seconds", "memory")
+LEFT = ("recipe", "behind")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Result:
         seconds: of training, without evaluations and checkpoints.
         memory: the most bytes the process held.
         frequency: the loss by the training frequency of the word.
+        accuracy: how often the likeliest word is right; None where that was not measured.
+        epsilon_perplexity: the perplexity of probabilities with a little added to each, as `Choices` has it.
     """
 
     recipe: str
@@ -59,6 +63,8 @@ class Result:
     memory: int
     curve: tuple[Point, ...]
     frequency: tuple[Bin, ...]
+    accuracy: float | None = None
+    epsilon_perplexity: float | None = None
 
     @property
     def score(self) -> float:
@@ -72,11 +78,13 @@ class Row:
 
     Args:
         scores: the perplexity of each seed, or the loss where there is none.
+        choices: accuracy and epsilon-perplexity; None where they were not measured for all seeds.
     """
 
     recipe: str
     is_likelihood: bool
     scores: tuple[float, ...]
+    choices: tuple[float, float] | None
     parameters: int
     words_per_second: float
     seconds: float
@@ -94,6 +102,7 @@ class Row:
 def read_result(folder: Path, recipe: str, seed: int) -> Result:
     """What a finished run left."""
     tested, summary = (json.loads((folder / name).read_text()) for name in (TESTED, SUMMARY))
+    choices = tested.get("choices") or {}
     words = summary["items"] * tested["train_words"] / tested["train_tokens"]
     return Result(
         recipe=recipe,
@@ -108,6 +117,8 @@ def read_result(folder: Path, recipe: str, seed: int) -> Result:
         memory=summary["peak_memory_bytes"],
         curve=tuple(_curve(folder, words / summary["steps"])),
         frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
+        accuracy=choices.get("accuracy"),
+        epsilon_perplexity=choices.get("epsilon_perplexity"),
     )
 
 
@@ -132,6 +143,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
             recipe,
             runs[0].is_likelihood,
             tuple(run.score for run in runs),
+            _choices(runs),
             runs[0].parameters,
             statistics.fmean(run.words / run.seconds for run in runs),
             statistics.fmean(run.seconds for run in runs),
@@ -139,6 +151,23 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
         )
         for recipe, runs in by_recipe.items()
     ]
+
+
+def _choices(runs: Sequence[Result]) -> tuple[float, float] | None:
+    measured = [
+        (run.accuracy, run.epsilon_perplexity)
+        for run in runs
+        if run.accuracy is not None and run.epsilon_perplexity is not None
+    ]
+    if len(measured) < len(runs):
+        return None
+    accuracy, epsilon_perplexity = (statistics.fmean(of_runs) for of_runs in zip(*measured, strict=True))
+    return accuracy, epsilon_perplexity
+
+
+def needs_choices(results: Sequence[Result]) -> bool:
+    """Whether perplexity alone does not compare them: some have one, and some do not."""
+    return any(not result.is_likelihood for result in results)
 
 
 def pooled_spread(rows: Sequence[Row]) -> float | None:
@@ -164,6 +193,12 @@ def verdict(row: Row, rows: Sequence[Row], spread: float | None) -> str:
     return f"{behind:+.1f}" if behind > 2 * error else f"{behind:+.1f}, within 2 errors"
 
 
+def head(results: Sequence[Result]) -> tuple[str, ...]:
+    """The columns; what a model chooses where some have no perplexity."""
+    choices = ("accuracy", "eps-perplexity") if needs_choices(results) else ()
+    return ("recipe", "test", "spread", "behind", *choices, *COSTS)
+
+
 def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
     """The table as text, the head left out, and below it what models reach that count."""
     rows = rows_of(results)
@@ -171,9 +206,10 @@ def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
     table = [
         (
             row.recipe,
-            f"{row.score:.2f}",
-            "" if row.spread is None else f"{row.spread:.2f}",
+            f"{row.score:.2f}" if row.is_likelihood else f"{row.score:.4f}",
+            "" if row.spread is None else f"{row.spread:.2f}" if row.is_likelihood else f"{row.spread:.4f}",
             verdict(row, rows, spread),
+            *(_shown(row.choices) if needs_choices(results) else ()),
             f"{row.parameters:,}",
             f"{row.words_per_second:,.0f}",
             f"{row.seconds:,.0f}",
@@ -181,17 +217,21 @@ def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]
-    blank = ("",) * (len(HEAD) - 2)
+    blank = ("",) * (len(head(results)) - 2)
     some = results[0]
     return [*table, ("interpolated bigram", f"{some.bigram:.2f}", *blank), ("unigram", f"{some.unigram:.2f}", *blank)]
+
+
+def _shown(choices: tuple[float, float] | None) -> tuple[str, str]:
+    return ("", "") if choices is None else (f"{choices[0]:.2%}", f"{choices[1]:.2f}")
 
 
 def terminal(results: Sequence[Result]) -> Table:
     """The table for a terminal."""
     table = Table()
-    for name in HEAD:
+    for name in head(results):
         # A name that is cut off could be that of another recipe.
-        table.add_column(name, justify="left" if name in ("recipe", "behind") else "right", overflow="fold")
+        table.add_column(name, justify="left" if name in LEFT else "right", overflow="fold")
     for row in cells(results):
         table.add_row(*row)
     return table
@@ -202,15 +242,20 @@ def markdown(results: Sequence[Result], command: str) -> str:
     seeds = sorted({result.seed for result in results})
     spread = pooled_spread(rows_of(results))
     pooled = "" if spread is None else f", {spread:.2f} pooled over all recipes"
+    columns = head(results)
+    of_choices = (
+        "`accuracy`: how often the likeliest word is right. `eps-perplexity`: of probabilities with "
+        f"{EPSILON:g} added to each, which those without a perplexity have too; their `test` is the loss they train. "
+    )
     lines = [
-        f"| {' | '.join(HEAD)} |",
-        "|---|---:|---:|---|---:|---:|---:|---:|",
+        f"| {' | '.join(columns)} |",
+        f"|{'|'.join('---' if name in LEFT else '---:' for name in columns)}|",
         *(f"| {' | '.join(row)} |" for row in cells(results)),
         "",
         f"`test`: perplexity per word of the test split, the mean over seeds {', '.join(map(str, seeds))}. `spread`: "
         f"its standard deviation over seeds{pooled}. `behind`: the distance to the best; what lies within two standard "
-        "errors may be luck. `words/s` and `seconds`: of training, words counted alike whatever a recipe cuts them "
-        "into. `memory`: the most that the process held.",
+        f"errors may be luck. {of_choices if needs_choices(results) else ''}`words/s` and `seconds`: of training, "
+        "words counted alike whatever a recipe cuts them into. `memory`: the most that the process held.",
         "",
         f"    {command}",
         "",

@@ -33,7 +33,7 @@ class Evaluated:
 
     Args:
         baselines: None where they were not asked for.
-        choices: what the model chooses, where its loss is no likelihood and it stayed as it is; else None.
+        choices: what the model chooses; None where it was not asked for.
         adapt: how the model followed the text, None where it did not.
         train_words, train_tokens: how many words the training text has, and into how many tokens the model's units cut
             them.
@@ -70,6 +70,7 @@ def evaluate_task(
     *,
     evaluation: Evaluation | None = None,
     baselines: bool = True,
+    choices: bool = False,
     adapt: Adaptation | None = None,
     announce: Announce,
 ) -> Evaluated:
@@ -78,8 +79,12 @@ def evaluate_task(
     Args:
         evaluation: windows other than those of the task's config.
         baselines: whether to count words and pairs of words too, which reads the training text.
+        choices: whether to look at what the model chooses, whose probabilities of all words are computed for it; where
+            the loss is no likelihood and the model stays as it is, that is done anyway.
         adapt: how the model follows the text while it is scored; by default it stays as it is.
     """
+    if choices and adapt is not None:
+        raise ValueError("choices must be measured of a model that stays as it is, got an adaptation too")
     by_frequency = task.by_frequency(split, announce=announce)
 
     def progress(done: int, total: int) -> None:
@@ -90,7 +95,7 @@ def evaluate_task(
     else:
         with adapted(task, split, adapt, evaluation or task.config.evaluation, announce=announce) as (model, how):
             measured = task.perplexity(model, split, evaluation=how, each=by_frequency.add, progress=progress)
-    needs_choices = not measured.is_likelihood and adapt is None
+    needs_choices = choices or (not measured.is_likelihood and adapt is None)
     return Evaluated(
         split,
         measured,
@@ -98,19 +103,24 @@ def evaluate_task(
         baselines=count_baselines(task, split, announce=announce) if baselines else None,
         train_words=sum(task.prepared.words.counts),
         train_tokens=len(task.prepared.split("train")),
-        choices=_choices(task, split, evaluation, announce=announce) if needs_choices else None,
+        choices=choices_of(task, split, evaluation, announce=announce) if needs_choices else None,
         adapt=adapt,
     )
 
 
-def _choices(task: LanguageModelingTask, split: Split, evaluation: Evaluation | None, *, announce: Announce) -> Choices:
+def choices_of(
+    task: LanguageModelingTask, split: Split, evaluation: Evaluation | None = None, *, announce: Announce
+) -> Choices:
+    """What the model of a task chooses along a split, read as its loss is."""
+
     def progress(done: int, total: int) -> None:
         announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
 
     eos, block, context, windows = reading_of(task, evaluation)
     tokens = task.prepared.split(split).tokens()
+    rows = (evaluation or task.config.evaluation).rows
     return measure_choices(
-        task.model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress
+        task.model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
     )
 
 

@@ -63,7 +63,7 @@ def look(task: ImageTask, folder: Path) -> Looked:
     curves = {r["step"]: r["metrics"] for r in records if r["kind"] == "evaluation"}
     calls = {r["step"]: r["log"]["calls"] for r in records if r["kind"] == "train"}
     if isinstance(task, SemiSupervisedTask):
-        return Looked(_classes(task), None, curves, calls)
+        return Looked(None if test.side is None else _classes(task), None, curves, calls)
     if isinstance(task, BitVectorTask):
         return Looked(_codes(task, test), None, curves, calls)
     assert isinstance(task, SignallingTask)

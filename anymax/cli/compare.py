@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
@@ -24,6 +24,9 @@ from anymax.training import LanguageModeling, read_config, read_metrics
 from anymax.training.config import TaskConfig
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
+
+if TYPE_CHECKING:
+    from anymax.analysis.comparison import Result
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
@@ -233,6 +236,8 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
 
     if isinstance(read_config(jobs[0].folder).task, LanguageModeling):
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
+        if comparison.needs_choices(results):
+            results = [_with_choices(job, result) for job, result in zip(jobs, results, strict=True)]
         _show(given, comparison.terminal(results), comparison.markdown(results, command))
         if any(result.is_likelihood for result in results):
             _draw(given, lambda picture: comparison.plot(picture, results))
@@ -240,6 +245,18 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
     found = [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs]
     _show(given, measured.terminal(found), measured.markdown(found, command))
     _draw(given, lambda picture: measured.plot(picture, found))
+
+
+def _with_choices(job: Job, result: Result) -> Result:
+    """The result of a run with what it chooses, which is measured where it was not yet."""
+    from anymax.analysis.comparison import read_result
+    from anymax.cli.evaluate import add_choices
+
+    if result.accuracy is not None:
+        return result
+    with Announcer() as announce:
+        add_choices(job.folder, announce)
+    return read_result(job.folder, job.recipe, job.seed)
 
 
 def _show(given: Comparison, table: Table, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ def evaluate(
     rows: Annotated[int | None, _AsConfig] = None,
     step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the best)")] = None,
     baselines: bool = True,
+    choices: bool = False,
     adapt: Annotated[Adapt | None, arg(help_behavior_hint="(default: the model stays as it is)")] = None,
     cache: CachePointer = CACHE,
     dynamic: DynamicEvaluation = DYNAMIC,
@@ -55,6 +57,8 @@ def evaluate(
             --adapt takes.
         step: the checkpoint to measure.
         baselines: leave out the models that count.
+        choices: look at what the model chooses too: how often it is right, how many words it considers, and an
+            epsilon-perplexity that sparse outputs have as well. Of those it is always done.
         adapt: let the model follow the text: by a cache of its last words, or by going on to learn from it.
         cache: for --adapt cache.
         dynamic: for --adapt dynamic.
@@ -63,9 +67,16 @@ def evaluate(
     from anymax.training import LanguageModeling, read_config
 
     adaptation = _adaptation(adapt, cache, dynamic)
+    if adapt is not None and choices:
+        raise ValueError(
+            f"--choices must be left out with --adapt {adapt}: they are those of a model that stays as it is"
+        )
+    if adapt is not None and rows not in (None, 1):
+        raise ValueError(f"--rows must be 1 with --adapt {adapt}, which follows one text from front to end, got {rows}")
     given = {"block": block, "context": context, "windows": windows, "rows": rows, "adapt": adapt}
     if not isinstance(read_config(run).task, LanguageModeling):
-        return _measure(run, split, step, {**given, "baselines": None if baselines else baselines})
+        flags = {"baselines": None if baselines else baselines, "choices": choices or None}
+        return _measure(run, split, step, {**given, **flags})
     with Announcer() as announce:
         task = open_language_model(run, step, announce)
         how = task.config.evaluation
@@ -76,7 +87,15 @@ def evaluate(
             windows=windows or how.windows,
             rows=rows if rows is not None else how.rows if adapt is None else 1,
         )
-        evaluated = evaluate_task(task, split, evaluation=how, baselines=baselines, adapt=adaptation, announce=announce)
+        evaluated = evaluate_task(
+            task,
+            split,
+            evaluation=how,
+            baselines=baselines,
+            choices=choices,
+            adapt=adaptation,
+            announce=announce,
+        )
     show(evaluated)
     changed = [f"{name}-{value}" for name, value in {**given, "step": step}.items() if value is not None]
     changed += [f"{name}-{value}" for name, value in (*_changed(cache, CACHE), *_changed(dynamic, DYNAMIC))]
@@ -137,6 +156,16 @@ def test(run: Path, announce: Announce) -> Evaluated:
     evaluated = evaluate_task(open_language_model(run, None, announce), "test", announce=announce)
     write(evaluated, run, "test")
     return evaluated
+
+
+def add_choices(run: Path, announce: Announce) -> None:
+    """Measure what the best checkpoint of a run chooses, and write it to what was measured on the test split."""
+    from anymax.analysis.evaluated import choices_of
+    from anymax.training.folder import TESTED, write_json
+
+    tested = json.loads((run / TESTED).read_text())
+    chosen = choices_of(open_language_model(run, None, announce), "test", announce=announce)
+    write_json(run / TESTED, {**tested, "choices": chosen.metrics()})
 
 
 def open_language_model(run: Path, step: int | None, announce: Announce) -> LanguageModelingTask:

@@ -58,8 +58,14 @@ def second_stage(run: Path, options: Sequence[str]) -> RunConfig:
         optimizer=_averaged(config, run, options),
         evaluate_every=config.evaluate_every or "epoch",
         start=run,
-        stop=NonMonotone(),
+        stop=_until(config),
     )
+
+
+def _until(config: RunConfig) -> NonMonotone:
+    """The criterion that the first stage switched by, or the published one."""
+    begin = config.optimizer.begin if isinstance(config.optimizer, AveragedSGD) else None
+    return begin if isinstance(begin, NonMonotone) else NonMonotone()
 
 
 def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedSGD:

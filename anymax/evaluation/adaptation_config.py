@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from numbers import Integral
+from typing import Literal, get_args
+
+Rule = Literal["rms", "sgd"]
+Statistics = Literal["sum", "mean"]
 
 
 @dataclass(frozen=True)
@@ -53,16 +57,19 @@ class DynamicEvaluation:
     Krause et al. 2018.
     """
 
-    rule: Literal["rms", "sgd"] = "rms"
+    rule: Rule = "rms"
     lr: float = 0.002
     decay: float = 0.02
     epsilon: float = 0.001
     block: int | None = None
-    statistics: Literal["sum", "mean"] = "sum"
+    statistics: Statistics = "sum"
     batch_size: int = 100
     max_batches: int | None = None
 
     def __post_init__(self) -> None:
+        for name, offered in (("rule", Rule), ("statistics", Statistics)):
+            if getattr(self, name) not in get_args(offered):
+                raise ValueError(f"{name} must be one of {get_args(offered)}, got {getattr(self, name)!r}")
         _check_count("block", self.block)
         _check_count("batch_size", self.batch_size)
         _check_count("max_batches", self.max_batches)
@@ -93,6 +100,8 @@ def _is_default(config: DynamicEvaluation, name: str) -> bool:
 
 
 def _check_count(name: str, value: int | None) -> None:
+    if value is not None and not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if value is not None and value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
 

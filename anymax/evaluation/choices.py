@@ -69,6 +69,7 @@ def measure_choices(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    rows: int = 1,
     epsilon: float = EPSILON,
     progress: Progress | None = None,
 ) -> Choices:
@@ -80,7 +81,10 @@ def measure_choices(
     Martins et al. 2020.
     """
     counter = ChoiceCounter(epsilon)
-    for part in predictions(model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress):
+    read = predictions(
+        model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
+    )
+    for part in read:
         counter.add(part.tokens, part.log_probs)
     return counter.choices()
 

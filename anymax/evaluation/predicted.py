@@ -50,10 +50,11 @@ def hidden_states(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Iterator[Read]:
-    """The vectors that every token of a stream is predicted from, each computed once, from the front.
+    """The vectors that every token of a stream is predicted from, each computed once, in the order of `token_losses`.
 
     Arguments are those of `token_losses`. The model is in evaluation mode until the last stretch was given.
     """
@@ -65,6 +66,7 @@ def hidden_states(
         block=block,
         context=context,
         windows=windows,
+        rows=rows,
         batch_tokens=batch_tokens,
         progress=progress,
     )
@@ -79,13 +81,16 @@ def predictions(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    rows: int = 1,
     progress: Progress | None = None,
 ) -> Iterator[Predicted]:
     """The log-probabilities of all words at every token of a stream, so few rows at a time that memory is bounded.
 
     Arguments are those of `token_losses`.
     """
-    read = hidden_states(model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress)
+    read = hidden_states(
+        model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
+    )
     return _rows(language_model(model), read)
 
 

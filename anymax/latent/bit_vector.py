@@ -23,7 +23,7 @@ class BitVector(Latent):
 
     def __init__(self, scores: Tensor, mapping: BitMapping = INDEPENDENT) -> None:
         super().__init__(scores)
-        if not isinstance(mapping, BitMapping):
+        if isinstance(mapping, type) or not isinstance(mapping, BitMapping):
             raise TypeError(f"mapping must be Independent(), TopKSparsemax(k) or SparseMap(polytope), got {mapping!r}")
         self.mapping = mapping
         self._rows = mapping.distribution(scores.reshape(self.num_rows, self.size))

@@ -10,6 +10,10 @@ from anymax.kernels.backend import is_plain
 from anymax.latent.latent import Latent
 
 
+class LossNotFiniteError(ValueError):
+    """The loss of a choice is infinite or undefined."""
+
+
 class LossGiven(Protocol):
     """The loss of every pair of a choice and an example: what the model around the latent is, to an estimator."""
 
@@ -99,7 +103,7 @@ def _check_finite(losses: Tensor, example: Tensor) -> None:
     if not is_plain(losses) or bool(losses.isfinite().all()):
         return
     first = int((~losses.detach().isfinite()).nonzero()[0, 0])
-    raise ValueError(
+    raise LossNotFiniteError(
         f"loss_given must return finite losses, got {losses[first].item()} for example {int(example[first])} of the "
         "flattened batch; look at what that example's choice does to the model"
     )

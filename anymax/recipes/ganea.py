@@ -21,7 +21,7 @@ def ptb_plif() -> RunConfig:
 
 
 def ptb_sigsoftmax() -> RunConfig:
-    """Sig-softmax on the Penn Treebank: a mean of 57.05 test perplexity over eleven seeds published."""
+    """Sig-softmax on the Penn Treebank: 57.75 test published; 57.05 with averages from epoch 200 and a rate of 20."""
     return awd_lstm("ptb", PTB_BODY, Full(bias=True, transform=SigConfig()), batch_size=20, epochs=500)
 
 

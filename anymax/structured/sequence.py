@@ -32,6 +32,9 @@ class Sequence(Polytope):
     event_dim: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        for name, value in (("transitions", self.transitions), ("lengths", self.lengths)):
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
         shape = tuple(self.transitions.shape)
         if not self.transitions.is_floating_point():
             raise TypeError(f"transitions must be floating point, got {self.transitions.dtype}; convert with .float()")

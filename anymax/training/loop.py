@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from anymax.data.corpus import Split
+from anymax.latent.estimate import LossNotFiniteError
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import RunConfig
 from anymax.training.folder import CHECKPOINTS
@@ -51,7 +52,7 @@ class Loop:
         self.ranks = ranks
         self.reporter = reporter if ranks.is_first else Silent()
         self.model = wrap(task, ranks, config.parallel, compile=config.compile)
-        self.updater = Updater(task.model, config, ranks, task.rates())
+        self.updater = Updater(task.model, config, ranks, task.rates(), task.undecayed())
         self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep), task, self.updater, ranks)
         self.batches = task.batches("train")
         self.total_steps = config.total_steps(self.batches.length)
@@ -74,6 +75,11 @@ class Loop:
                     stop = self._step(signals)
                 except DivergedError as error:
                     return self._give_up(str(error), place)
+                except LossNotFiniteError:
+                    # Of several ranks one alone may have seen it, and the others would wait for its gradients.
+                    if self.ranks.world_size > 1:
+                        raise
+                    return self._give_up("the loss of a choice became infinite or undefined", place)
                 if stop and not self._is_over():
                     self.reporter.message(f"stopped and saved at step {self.progress.step} of {self.total_steps}")
                     return self._outcome("signal")

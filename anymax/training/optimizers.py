@@ -151,7 +151,7 @@ class AdamW:
         decayed = [parameter for parameter in group["params"] if parameter.dim() >= 2]
         kept = [parameter for parameter in group["params"] if parameter.dim() < 2]
         return [
-            {**group, "params": part, "weight_decay": decay}
+            {"weight_decay": decay, **group, "params": part}
             for part, decay in ((decayed, self.weight_decay), (kept, 0.0))
             if part
         ]

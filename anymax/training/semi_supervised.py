@@ -52,6 +52,10 @@ class SemiSupervisedTask(ImageTask):
             entropy=config.entropy,
         )
 
+    def undecayed(self) -> set[nn.Parameter]:
+        """What only the estimator holds: it learns nothing while the others warm up, and would decay to nothing."""
+        return set(self.model.estimator.parameters())
+
     def batches(self, split: Split) -> MixedBatches:
         config, ranks = self.config, self.ranks
         return MixedBatches(

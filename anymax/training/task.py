@@ -113,6 +113,10 @@ class Task(ABC):
         """Parameters that learn at another rate than the optimizer's, and what theirs is multiplied by."""
         return {}
 
+    def undecayed(self) -> set[nn.Parameter]:
+        """Parameters that weight decay leaves alone."""
+        return set()
+
     def groups(self) -> list[list[nn.Module]]:
         """Modules that FSDP2 shards together, in the order they run; tied ones form one group. The rest is one more."""
         return []

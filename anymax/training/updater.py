@@ -1,6 +1,6 @@
 """From the losses of a step's batches to one step of the optimizer, in any precision and on any number of ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,10 +24,16 @@ class Updater:
     Args:
         model: as it is after it was wrapped or sharded.
         rates: what the rate of some parameters is multiplied by.
+        undecayed: parameters that weight decay leaves alone.
     """
 
     def __init__(
-        self, model: nn.Module, config: RunConfig, ranks: Ranks, rates: Mapping[nn.Parameter, float] | None = None
+        self,
+        model: nn.Module,
+        config: RunConfig,
+        ranks: Ranks,
+        rates: Mapping[nn.Parameter, float] | None = None,
+        undecayed: Set[nn.Parameter] = frozenset(),
     ) -> None:
         self.model = model
         self.config = config
@@ -35,7 +41,7 @@ class Updater:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter to train, but none requires a gradient")
-        self.optimizer = config.optimizer.build(_groups(self.parameters, rates or {}))
+        self.optimizer = config.optimizer.build(_groups(self.parameters, rates or {}, undecayed))
         # The same where it is one that averages, now or later.
         self.averaging = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         # Small gradients of half precision would be lost without a scale; elsewhere it does nothing.
@@ -102,8 +108,10 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         raise ValueError("precision must be 'float32' or 'float16' on this GPU, which has no bfloat16, got 'bfloat16'")
 
 
-def _groups(parameters: Sequence[nn.Parameter], rates: Mapping[nn.Parameter, float]) -> list[dict[str, Any]]:
-    """Parameters by the factor of their rate, as torch's optimizers take them."""
+def _groups(
+    parameters: Sequence[nn.Parameter], rates: Mapping[nn.Parameter, float], undecayed: Set[nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Parameters by the factor of their rate and whether they decay, as torch's optimizers take them."""
     trained = {id(parameter) for parameter in parameters}
     for parameter, factor in rates.items():
         if id(parameter) not in trained:
@@ -112,10 +120,14 @@ def _groups(parameters: Sequence[nn.Parameter], rates: Mapping[nn.Parameter, flo
                 f"{tuple(parameter.shape)}; leave it out"
             )
         check_not_negative(rate=factor)
-    factors = [rates.get(parameter, 1.0) for parameter in parameters]
+    kinds = [(rates.get(parameter, 1.0), parameter in undecayed) for parameter in parameters]
     return [
-        {"params": [p for p, own in zip(parameters, factors, strict=True) if own == factor], "factor": factor}
-        for factor in dict.fromkeys(factors)
+        {
+            "params": [parameter for parameter, own in zip(parameters, kinds, strict=True) if own == kind],
+            "factor": kind[0],
+            **({"weight_decay": 0.0} if kind[1] else {}),
+        }
+        for kind in dict.fromkeys(kinds)
     ]
 
 

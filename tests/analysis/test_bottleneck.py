@@ -93,6 +93,8 @@ def test_a_limit_below_one_is_refused() -> None:
     [
         (FullOutput(40, 8), 9, True),
         (FullOutput(40, 8, dim=5, bias=True), 7, True),
+        (FullOutput(40, 8, dim=30), 9, True),
+        (MixtureOutput(40, 8, num_experts=2, dim=30), 32, False),
         (FullOutput(40, 8, transform=Sig()), 9, False),
         (AdaptiveOutput(Bands.from_cutoffs((10, 20), 40, dim=8, factor=2), 8), 11, True),
         (MixtureOutput(40, 8, num_experts=2), 10, False),

@@ -29,6 +29,7 @@ def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) 
     bins = FrequencyTable((Bin(None, 10, 7, 1.0, 5.0),), (Bin(None, None, 7, 1.0, 5.0),)).as_dict()
     tested = {"perplexity": perplexity, "unigram": {"perplexity": 9.0}, "bigram": {"perplexity": 8.0}}
     tested |= {"by_frequency": bins, "train_words": train_words, "train_tokens": train_tokens}
+    tested |= {"choices": {"accuracy": 0.25, "epsilon_perplexity": 90.0}}
     (folder / "evaluations" / "test.json").write_text(json.dumps(tested))
     summary = {"items": items, "steps": 4, "num_parameters": 7, "training_seconds": 6.0, "peak_memory_bytes": 100}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -46,6 +47,7 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     read = comparison.read_result(tmp_path / "run", "bpe", 3)
     assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
     assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
+    assert (read.accuracy, read.epsilon_perplexity) == (0.25, 90.0)
     assert [point.is_averaged for point in read.curve] == [False, True]
     assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
@@ -72,6 +74,22 @@ def test_a_loss_that_is_no_likelihood_is_never_ranked_as_a_perplexity():
     assert rows[-1].score == 1.5
     assert comparison.verdict(rows[-1], rows, 1.0) == "a loss, no perplexity"
     assert comparison.verdict(rows[0], rows, 1.0) == "best"
+
+
+def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
+    assert "accuracy" not in comparison.head(NEAR) and not comparison.needs_choices(NEAR)
+    chosen = [replace(each, accuracy=0.2 + each.seed / 100, epsilon_perplexity=100.0 + each.seed) for each in NEAR]
+    sparse = replace(chosen[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    table = [
+        dict(zip(comparison.head([*chosen, sparse]), row, strict=True)) for row in comparison.cells([*chosen, sparse])
+    ]
+    assert [row["accuracy"] for row in table] == ["21.50%", "21.50%", "21.00%", "21.00%", "", ""]
+    assert [row["eps-perplexity"] for row in table] == ["101.50", "101.50", "101.00", "101.00", "", ""]
+    assert [row["test"] for row in table][-3] == "1.5000"
+    page = comparison.markdown([*NEAR, sparse], "anymax compare a sparse")
+    assert "| accuracy |" in page and "1e-06 added" in page
+    # One seed that was not measured leaves the mean out.
+    assert comparison.rows_of([chosen[0], NEAR[1]])[0].choices is None
 
 
 def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():

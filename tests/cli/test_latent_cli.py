@@ -128,7 +128,7 @@ def test_choices_are_compared_side_by_side(capsys: pytest.CaptureFixture[str], m
 def test_features_are_found_from_any_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     Path("features").mkdir()
     for split in ("train", "test"):
-        tensors = {"features": torch.rand(60, 4), "labels": torch.arange(60) % 6}
+        tensors = {"features": torch.rand(60, 7), "labels": torch.arange(60) % 6}
         save_file(tensors, f"features/{split}.safetensors")
     # The toy has its own images; what is asked for comes after it.
     options = ["--images.path", "features", "--num-labelled", "20", "--folder", "run"]

@@ -242,7 +242,8 @@ def test_a_second_stage_keeps_the_sgd_of_the_first(run: Path):
     for optimizer, every in ((SGD(3.0, weight_decay=0.1), None), (replace(expected, begin=NonMonotone(2)), 7)):
         write_config(run, replace(first, optimizer=optimizer, evaluate_every=every))
         config = second_stage(run, [])
-        assert (config.optimizer, config.start, config.stop) == (expected, run, NonMonotone(5))
+        window = 5 if isinstance(optimizer, SGD) else 2
+        assert (config.optimizer, config.start, config.stop) == (expected, run, NonMonotone(window))
         assert config.evaluate_every == (every or "epoch") and config.task == first.task
 
 
@@ -373,11 +374,28 @@ def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.
     assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
 
 
+def test_outputs_without_a_perplexity_are_compared_by_what_they_choose(capsys: pytest.CaptureFixture[str]):
+    told = out(capsys, "compare", "ptb.linear", "ptb.sparse", *QUICK, "--folder", "both")
+    assert "accuracy" in told and "eps-perplexity" in told
+    for recipe in ("ptb.linear", "ptb.sparse"):
+        tested = json.loads(Path(f"both/{recipe}-seed-1/evaluations/test.json").read_text())
+        (row,) = [line for line in told.splitlines() if recipe in line and "%" in line]
+        assert f"{tested['choices']['accuracy']:.2%}" in row
+        assert f"{tested['choices']['epsilon_perplexity']:.2f}" in row
+
+
 def test_a_recurrent_model_is_measured_in_as_many_rows_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     out(capsys, "train", "ptb.linear", *QUICK, "--folder", "awd")
     for asked, said in (([], "4 parallel rows of the stream"), (["--rows", "1"], "the whole stream")):
         assert said in out(capsys, "evaluate", "awd", "--no-baselines", *asked)
     assert "rows must be at least 1, got 0" in complaint(capsys, "evaluate", "awd", "--rows", "0")
+    wrong = ["evaluate", "awd", "--adapt", "cache"]
+    assert "--rows must be 1 with --adapt cache" in complaint(capsys, *wrong, "--rows", "4")
+    assert "--choices must be left out with --adapt cache" in complaint(capsys, *wrong, "--choices")
+    assert "epsilon-perplexity" in out(capsys, "evaluate", "awd", "--no-baselines", "--choices")
+    written = json.loads(Path("awd/evaluations/test.json").read_text())
+    # Of the same reading: a little probability more changes little.
+    assert written["choices"]["epsilon_perplexity"] == pytest.approx(written["perplexity"]["perplexity"], rel=1e-3)
     assert "the whole stream" in out(
         capsys, "evaluate", "awd", "--no-baselines", "--adapt", "cache", "--cache.window", "9"
     )

@@ -148,3 +148,8 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CachePointer(**settings)
+
+
+def test_a_window_of_half_a_word_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"window must be an integer, got 2\.5"):
+        CachePointer(window=2.5)  # type: ignore[arg-type]

@@ -211,6 +211,8 @@ def test_a_text_that_repeats_itself_becomes_easier_for_any_output() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"rule": "adam"}, r"rule must be one of \('rms', 'sgd'\), got 'adam'"),
+        ({"statistics": "median"}, r"statistics must be one of \('sum', 'mean'\), got 'median'"),
         ({"lr": -1.0}, "lr must be at least 0"),
         ({"epsilon": 0.0}, "epsilon must be above 0"),
         ({"decay": math.nan}, "decay must be at least 0"),

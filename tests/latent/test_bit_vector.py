@@ -64,8 +64,9 @@ def test_log_prob_finds_long_bit_vectors_among_many() -> None:
     sample[1, :, 0] = 1 - sample[1, :, 0]
     log_probs = bits.log_prob(sample)
     for row in range(8):
-        is_same = (support.values == sample[0, row]).all(-1) & (support.example == row)
-        torch.testing.assert_close(log_probs[[0, 2], row].exp(), support.probs[is_same].expand(2))
+        for number in range(3):
+            is_same = (support.values == sample[number, row]).all(-1) & (support.example == row)
+            torch.testing.assert_close(log_probs[number, row].exp(), support.probs[is_same].sum())
 
 
 def test_too_many_bits_to_list_are_refused() -> None:
@@ -90,6 +91,10 @@ def test_a_temperature_outside_its_range_is_refused(temperature: float) -> None:
 def test_mappings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match=r"mapping must be Independent\(\)"):
         BitVector(torch.zeros(4), anymax.sparsemax)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"mapping must be Independent\(\)"):
+        BitVector(torch.zeros(4), Independent)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="decomposition must be one of systematic, active set, got 'chain'"):
+        SparseMap(Budget(2), "chain")
     with pytest.raises(ValueError, match="polytope must be one of bit-vectors"):
         SparseMap(Sequence(torch.zeros(3, 3)))
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):

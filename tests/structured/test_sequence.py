@@ -81,6 +81,10 @@ def test_wrong_transitions_and_lengths_are_refused() -> None:
         Sequence(torch.randn(3, 2))
     with pytest.raises(TypeError, match="transitions must be floating point"):
         Sequence(torch.ones(3, 3, dtype=torch.long))
+    with pytest.raises(TypeError, match="transitions must be a tensor, got list"):
+        Sequence([[0.0]])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="lengths must be a tensor, got list"):
+        Sequence(TRANSITIONS, [1, 2])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="lengths must be integers"):
         Sequence(TRANSITIONS, torch.ones(2))
     for wrong in (torch.randn(4, 4), torch.randn(2, 4, 3, 3), torch.randn(3, 3, 3)):

@@ -13,7 +13,7 @@ from torch import Tensor
 from anymax.data.image_config import ImageSet
 from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
 from anymax.models.estimator_config import DenseSum, Relaxed, SparseSum, SumSample
-from anymax.training import Ranks, RunConfig, as_plain, from_plain, resume, train
+from anymax.training import Adam, Ranks, RunConfig, as_plain, from_plain, resume, train
 from anymax.training.image_task import ImageTask
 from tests.training.differences import differences
 from tests.training.image_toys import (
@@ -30,6 +30,7 @@ from tests.training.image_toys import (
     some_batches,
     without_noise,
 )
+from tests.training.test_loop import untrained, weights
 from tests.training.toys import StoppingAt
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,6 +119,23 @@ LEARNING = {
 def test_training_does_better_than_guessing(name: str, metric: str, low: float, high: float, tmp_path: Path):
     before, after = measure(build(LEARNING[name].task)), train(LEARNING[name], tmp_path / "run").metrics
     assert low < after[metric] < high and after["loss"] < before["loss"]
+
+
+def test_a_learned_baseline_waits_for_its_turn_as_it_is(tmp_path: Path):
+    task = replace(DRAWN["classes by nvil"], warm_epochs=100)
+    config = replace(run(task, 4), optimizer=Adam(1e-2, weight_decay=0.1))
+    train(config, tmp_path / "run")
+    before, after = untrained(config, tmp_path).model.state_dict(), weights(tmp_path / "run", 4)
+    changed = {name.partition(".")[0] for name in after if not torch.equal(before[name], after[name])}
+    assert "estimator" in {name.partition(".")[0] for name in after}
+    assert "classifier" in changed and "estimator" not in changed
+
+
+def test_a_loss_that_is_no_number_stops_with_the_weights_from_before(tmp_path: Path):
+    reporter = StoppingAt()
+    outcome = train(run(GAMES, 8, lr=1e30), tmp_path / "run", reporter=reporter)
+    assert outcome.stopped == "diverged" and outcome.step < 8
+    assert "lower optimizer.lr, now 1e+30" in reporter.told[-1]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,5 +1,6 @@
 """What a step adds to the loss and to the rate: penalties, drawn lengths, parameters with a rate of their own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from anymax.training import SGD, Adam, AdamW, Constant, read_metrics, resume, train
+from anymax.training.task import Step
 from tests.training.test_loop import untrained, weights
 from tests.training.toys import StoppingAt, Toy, ToyTask, toy_config
 
@@ -60,6 +62,28 @@ def test_a_parameter_whose_factor_is_zero_stays_also_over_a_checkpoint(tmp_path:
     after = weights(tmp_path / "run", 7)
     assert torch.equal(after["output.bias"], before["output.bias"].detach())
     assert not torch.equal(after["input.table"], before["input.table"].detach())
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Adam, SGD], ids=lambda each: each.__name__)
+def test_weight_decay_leaves_some_parameters_alone(tmp_path: Path, optimizer, monkeypatch: pytest.MonkeyPatch):
+    # Where nothing pulls but decay, they stay as they were.
+    monkeypatch.setattr(ToyTask, "step", _without_gradient(ToyTask.step))
+    monkeypatch.setattr(ToyTask, "undecayed", lambda task: {task.model.input.table})
+    config = toy_config(optimizer=optimizer(0.05, weight_decay=0.1), clip=None, evaluate_every=None)
+    train(config, tmp_path / "run")
+    before = dict(untrained(config, tmp_path).model.named_parameters())
+    after = weights(tmp_path / "run", 7)
+    assert torch.equal(after["input.table"], before["input.table"].detach())
+    others = [name for name in before if name != "input.table" and before[name].dim() > 1]
+    assert others and not any(torch.equal(after[name], before[name].detach()) for name in others)
+
+
+def _without_gradient(step: Callable[..., Step]) -> Callable[..., Step]:
+    def silent(*arguments: object) -> Step:
+        taken = step(*arguments)
+        return replace(taken, loss_sum=0 * taken.loss_sum)
+
+    return silent
 
 
 def test_a_rate_of_what_is_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
