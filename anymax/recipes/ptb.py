@@ -11,7 +11,6 @@ from functools import partial
 from anymax.recipes.small_awd import (
     AVERAGED,
     BODY,
-    GENTLE,
     LINEAR,
     PIECEWISE,
     PLAIN,
@@ -49,22 +48,22 @@ def plif() -> RunConfig:
 
 def mixture_5() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 5 softmaxes."""
-    return _small(mixture(5), optimizer=GENTLE)
+    return _small(mixture(5))
 
 
 def mixture_15() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 15 softmaxes."""
-    return _small(mixture(15), optimizer=GENTLE)
+    return _small(mixture(15))
 
 
 def mixture_plif() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a mixture of 5 softmaxes of a learned piecewise linear function."""
-    return _small(mixture(5, PLIF), optimizer=GENTLE)
+    return _small(mixture(5, PLIF))
 
 
 def sparse() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: entmax, which gives most words no probability."""
-    return _small(SPARSE, optimizer=GENTLE)
+    return _small(SPARSE)
 
 
 def averaged() -> RunConfig:

@@ -18,7 +18,7 @@ from anymax.recipes.small import (
     TABLE_OUT,
     small,
 )
-from anymax.recipes.small_awd import GENTLE, LINEAR, PIECEWISE, mixture, small_awd
+from anymax.recipes.small_awd import LINEAR, PIECEWISE, mixture, small_awd
 from anymax.training.config import RunConfig
 
 _small = partial(small, "wikitext-2", epochs=1.0)
@@ -82,4 +82,4 @@ def awd_plif() -> RunConfig:
 
 def awd_mixture() -> RunConfig:
     """WikiText-2, small AWD-LSTM: a mixture of 5 softmaxes."""
-    return _small_awd(mixture(5), optimizer=GENTLE)
+    return _small_awd(mixture(5))
