@@ -15,6 +15,7 @@ from anymax.recipes.small_awd import (
     PIECEWISE,
     PLAIN,
     PLIF,
+    SCALED,
     SIGSOFTMAX,
     SPARSE,
     mixture,
@@ -34,6 +35,11 @@ _regularized = partial(small_awd, "ptb", LINEAR, epochs=20.0, body=REGULARIZED, 
 def linear() -> RunConfig:
     """Penn Treebank, small AWD-LSTM: a plain softmax."""
     return _small(LINEAR)
+
+
+def scaled() -> RunConfig:
+    """Penn Treebank, small AWD-LSTM: a softmax of scores times one learned number."""
+    return _small(SCALED)
 
 
 def sigsoftmax() -> RunConfig:

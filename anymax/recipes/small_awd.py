@@ -34,6 +34,8 @@ PLAIN = SGD(RATE, weight_decay=DECAY)
 AVERAGED = AveragedSGD(RATE, weight_decay=DECAY)
 
 LINEAR = Full(bias=True)
+# One piece is a line: the scores times what is learned for all of them.
+SCALED = Full(bias=True, transform=PLIFConfig(1))
 SIGSOFTMAX = Full(bias=True, transform=SigConfig())
 PLIF = PLIFConfig(100_000)
 PIECEWISE = Full(bias=True, transform=PLIF)

@@ -1,4 +1,4 @@
-"""WikiText-2: eight ways in and out of a small Transformer, and three outputs of a small AWD-LSTM.
+"""WikiText-2: eight ways in and out of a small Transformer, and four outputs of a small AWD-LSTM.
 
 Sizes and training are those of `small` and `small_awd`, the same for all.
 """
@@ -18,7 +18,7 @@ from anymax.recipes.small import (
     TABLE_OUT,
     small,
 )
-from anymax.recipes.small_awd import LINEAR, PIECEWISE, mixture, small_awd
+from anymax.recipes.small_awd import LINEAR, PIECEWISE, SCALED, mixture, small_awd
 from anymax.training.config import RunConfig
 
 _small = partial(small, "wikitext-2", epochs=1.0)
@@ -73,6 +73,11 @@ def adaptive_tied_entmax() -> RunConfig:
 def awd_linear() -> RunConfig:
     """WikiText-2, small AWD-LSTM: a plain softmax."""
     return _small_awd(LINEAR)
+
+
+def awd_scaled() -> RunConfig:
+    """WikiText-2, small AWD-LSTM: a softmax of scores times one learned number."""
+    return _small_awd(SCALED)
 
 
 def awd_plif() -> RunConfig:
