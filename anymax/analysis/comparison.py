@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 
@@ -36,6 +36,13 @@ class Point:
     is_averaged: bool = False
 
 
+class Chosen(NamedTuple):
+    """How often the likeliest word is right, and the epsilon-perplexity, as `Choices` has them."""
+
+    accuracy: float
+    epsilon_perplexity: float
+
+
 @dataclass(frozen=True)
 class Result:
     """What one run left in its folder.
@@ -47,8 +54,7 @@ class Result:
         seconds: of training, without evaluations and checkpoints.
         memory: the most bytes the process held.
         frequency: the loss by the training frequency of the word.
-        accuracy: how often the likeliest word is right; None where that was not measured.
-        epsilon_perplexity: the perplexity of probabilities with a little added to each, as `Choices` has it.
+        chosen: None where that was not measured.
     """
 
     recipe: str
@@ -63,8 +69,7 @@ class Result:
     memory: int
     curve: tuple[Point, ...]
     frequency: tuple[Bin, ...]
-    accuracy: float | None = None
-    epsilon_perplexity: float | None = None
+    chosen: Chosen | None = None
 
     @property
     def score(self) -> float:
@@ -78,13 +83,13 @@ class Row:
 
     Args:
         scores: the perplexity of each seed, or the loss where there is none.
-        choices: accuracy and epsilon-perplexity; None where they were not measured for all seeds.
+        chosen: None where that was not measured for all seeds.
     """
 
     recipe: str
     is_likelihood: bool
     scores: tuple[float, ...]
-    choices: tuple[float, float] | None
+    chosen: Chosen | None
     parameters: int
     words_per_second: float
     seconds: float
@@ -102,7 +107,7 @@ class Row:
 def read_result(folder: Path, recipe: str, seed: int) -> Result:
     """What a finished run left."""
     tested, summary = (json.loads((folder / name).read_text()) for name in (TESTED, SUMMARY))
-    choices = tested.get("choices") or {}
+    choices = tested.get("choices")
     words = summary["items"] * tested["train_words"] / tested["train_tokens"]
     return Result(
         recipe=recipe,
@@ -117,8 +122,7 @@ def read_result(folder: Path, recipe: str, seed: int) -> Result:
         memory=summary["peak_memory_bytes"],
         curve=tuple(_curve(folder, words / summary["steps"])),
         frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
-        accuracy=choices.get("accuracy"),
-        epsilon_perplexity=choices.get("epsilon_perplexity"),
+        chosen=None if choices is None else Chosen(choices["accuracy"], choices["epsilon_perplexity"]),
     )
 
 
@@ -143,7 +147,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
             recipe,
             runs[0].is_likelihood,
             tuple(run.score for run in runs),
-            _choices(runs),
+            _mean_chosen(runs),
             runs[0].parameters,
             statistics.fmean(run.words / run.seconds for run in runs),
             statistics.fmean(run.seconds for run in runs),
@@ -153,20 +157,15 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
     ]
 
 
-def _choices(runs: Sequence[Result]) -> tuple[float, float] | None:
-    measured = [
-        (run.accuracy, run.epsilon_perplexity)
-        for run in runs
-        if run.accuracy is not None and run.epsilon_perplexity is not None
-    ]
+def _mean_chosen(runs: Sequence[Result]) -> Chosen | None:
+    measured = [run.chosen for run in runs if run.chosen is not None]
     if len(measured) < len(runs):
         return None
-    accuracy, epsilon_perplexity = (statistics.fmean(of_runs) for of_runs in zip(*measured, strict=True))
-    return accuracy, epsilon_perplexity
+    return Chosen(*(statistics.fmean(of_runs) for of_runs in zip(*measured, strict=True)))
 
 
 def needs_choices(results: Sequence[Result]) -> bool:
-    """Whether perplexity alone does not compare them: some have one, and some do not."""
+    """Whether perplexity does not compare them, since some have none."""
     return any(not result.is_likelihood for result in results)
 
 
@@ -209,7 +208,7 @@ def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
             f"{row.score:.2f}" if row.is_likelihood else f"{row.score:.4f}",
             "" if row.spread is None else f"{row.spread:.2f}" if row.is_likelihood else f"{row.spread:.4f}",
             verdict(row, rows, spread),
-            *(_shown(row.choices) if needs_choices(results) else ()),
+            *(_shown(row.chosen) if needs_choices(results) else ()),
             f"{row.parameters:,}",
             f"{row.words_per_second:,.0f}",
             f"{row.seconds:,.0f}",
@@ -222,8 +221,8 @@ def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
     return [*table, ("interpolated bigram", f"{some.bigram:.2f}", *blank), ("unigram", f"{some.unigram:.2f}", *blank)]
 
 
-def _shown(choices: tuple[float, float] | None) -> tuple[str, str]:
-    return ("", "") if choices is None else (f"{choices[0]:.2%}", f"{choices[1]:.2f}")
+def _shown(chosen: Chosen | None) -> tuple[str, str]:
+    return ("", "") if chosen is None else (f"{chosen.accuracy:.2%}", f"{chosen.epsilon_perplexity:.2f}")
 
 
 def terminal(results: Sequence[Result]) -> Table:

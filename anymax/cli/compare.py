@@ -252,7 +252,7 @@ def _with_choices(job: Job, result: Result) -> Result:
     from anymax.analysis.comparison import read_result
     from anymax.cli.evaluate import add_choices
 
-    if result.accuracy is not None:
+    if result.chosen is not None:
         return result
     with Announcer() as announce:
         add_choices(job.folder, announce)

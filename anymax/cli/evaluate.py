@@ -85,7 +85,7 @@ def evaluate(
             block=how.block if block is None else block,
             context=how.context if context is None else context,
             windows=windows or how.windows,
-            rows=rows if rows is not None else how.rows if adapt is None else 1,
+            rows=how.rows if rows is None else rows,
         )
         evaluated = evaluate_task(
             task,

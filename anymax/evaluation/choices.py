@@ -111,7 +111,8 @@ class ChoiceCounter:
         smoothed_P = (of_target_P1[:, 0].double().exp() + self.epsilon).log()
         measured = (
             is_right_P.double() / num_best_P,
-            torch.special.entr(log_probs.exp()).sum(-1, dtype=torch.float64),
+            # The least number stands for minus infinity, times a probability of zero.
+            -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1, dtype=torch.float64),
             num_best_P > 1,
             of_target_P1 == -math.inf,
             (log_probs > -math.inf).sum(-1),

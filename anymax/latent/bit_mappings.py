@@ -68,9 +68,7 @@ class SparseMap:
     def __post_init__(self) -> None:
         if not isinstance(self.polytope, Polytope) or self.polytope.event_dim != 1:
             raise ValueError(f"polytope must be one of bit-vectors, Bits() or Budget(k), got {self.polytope!r}")
-        offered = self.polytope.decompositions
-        if self.decomposition is not None and self.decomposition not in offered:
-            raise ValueError(f"decomposition must be one of {', '.join(offered)}, got {self.decomposition!r}")
+        self.polytope.decomposition(self.decomposition)
 
     def distribution(self, scores: Tensor) -> BitDistribution:
         found = sparsemap(scores.to(computed_in(scores.dtype)), self.polytope, decomposition=self.decomposition)

@@ -36,6 +36,13 @@ class Polytope(ABC):
     decompositions: ClassVar[tuple[str, ...]] = ("active set",)
     """Ways to split the marginals into structures, the default first."""
 
+    def decomposition(self, name: str | None) -> str:
+        """The name of one of its decompositions, where none is given of the first; others are refused."""
+        if name is not None and name not in self.decompositions:
+            offered = ", ".join(map(repr, self.decompositions))
+            raise ValueError(f"decomposition of {type(self).__name__} must be one of {offered}, got {name!r}")
+        return name or self.decompositions[0]
+
     @abstractmethod
     def check(self, shape: torch.Size) -> None:
         """Refuse scores of a shape that does not fit."""

@@ -54,10 +54,7 @@ def sparsemap(
     """
     if not isinstance(polytope, Polytope):
         raise TypeError(f"polytope must be a Polytope such as Bits(), got {type(polytope).__name__}")
-    name = polytope.decompositions[0] if decomposition is None else decomposition
-    if name not in polytope.decompositions:
-        offered = ", ".join(map(repr, polytope.decompositions))
-        raise ValueError(f"decomposition of {type(polytope).__name__} must be one of {offered}, got {name!r}")
+    name = polytope.decomposition(decomposition)
     _check_bound(max_iterations, name)
     solve = _solve_by_active_set if name == "active set" else _solve_in_closed_form
     flat, spoiled = solve(scores, polytope, name, max_iterations)

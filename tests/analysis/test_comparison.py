@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anymax.analysis import comparison
-from anymax.analysis.comparison import Point, Result
+from anymax.analysis.comparison import Chosen, Point, Result
 from anymax.evaluation import Bin, FrequencyTable
 
 
@@ -47,7 +47,7 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     read = comparison.read_result(tmp_path / "run", "bpe", 3)
     assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
     assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
-    assert (read.accuracy, read.epsilon_perplexity) == (0.25, 90.0)
+    assert read.chosen == (0.25, 90.0)
     assert [point.is_averaged for point in read.curve] == [False, True]
     assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
@@ -78,7 +78,7 @@ def test_a_loss_that_is_no_likelihood_is_never_ranked_as_a_perplexity():
 
 def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
     assert "accuracy" not in comparison.head(NEAR) and not comparison.needs_choices(NEAR)
-    chosen = [replace(each, accuracy=0.2 + each.seed / 100, epsilon_perplexity=100.0 + each.seed) for each in NEAR]
+    chosen = [replace(each, chosen=Chosen(0.2 + each.seed / 100, 100.0 + each.seed)) for each in NEAR]
     sparse = replace(chosen[0], recipe="sparse", loss=1.5, is_likelihood=False)
     table = [
         dict(zip(comparison.head([*chosen, sparse]), row, strict=True)) for row in comparison.cells([*chosen, sparse])
@@ -89,7 +89,7 @@ def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
     page = comparison.markdown([*NEAR, sparse], "anymax compare a sparse")
     assert "| accuracy |" in page and "1e-06 added" in page
     # One seed that was not measured leaves the mean out.
-    assert comparison.rows_of([chosen[0], NEAR[1]])[0].choices is None
+    assert comparison.rows_of([chosen[0], NEAR[1]])[0].chosen is None
 
 
 def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():

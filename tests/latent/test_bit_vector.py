@@ -93,7 +93,9 @@ def test_mappings_that_do_not_fit_are_refused() -> None:
         BitVector(torch.zeros(4), anymax.sparsemax)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"mapping must be Independent\(\)"):
         BitVector(torch.zeros(4), Independent)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="decomposition must be one of systematic, active set, got 'chain'"):
+    with pytest.raises(
+        ValueError, match="decomposition of Budget must be one of 'systematic', 'active set', got 'chain'"
+    ):
         SparseMap(Budget(2), "chain")
     with pytest.raises(ValueError, match="polytope must be one of bit-vectors"):
         SparseMap(Sequence(torch.zeros(3, 3)))

@@ -85,7 +85,8 @@ def test_the_other_optimizers_change_nothing_else() -> None:
         ("regularized", "without_word_dropout", "task"),
         ("regularized", "without_penalties", "task"),
         ("regularized", "without_weight_drop", "task"),
-        ("mixture_5", "mixture_15", "task"),
+        *(("linear", name, "task") for name in ("scaled", "sigsoftmax", "plif", "sparse")),
+        *(("linear", name, "task") for name in ("mixture_5", "mixture_15", "mixture_plif")),
     ],
 )
 def test_small_recipes_differ_from_the_plain_one_in_what_they_name(base: str, name: str, field: str) -> None:
