@@ -20,6 +20,8 @@ from anymax.mappings.arguments import COMPUTED_IN, computed_in
 LEAST_BUDGET = 16 * 2**20
 MOST_BUDGET = 64 * 2**20
 PART_OF_WEIGHT = 4
+# With fewer numbers than this in a hidden state, the products of the gradient are several times faster by columns.
+NARROW = 16
 
 
 class Piece(NamedTuple):
@@ -57,6 +59,7 @@ class Products:
 
     def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool]) -> None:
         self.pieces = pieces
+        self._multipliers = [_by_columns(piece.weight) for piece in pieces]
         self._hidden: list[Tensor | None] = []
         self._weight: list[Tensor | None] = []
         self._bias: list[Tensor | None] = []
@@ -82,7 +85,7 @@ class Products:
                 hidden_BD = piece.hidden[rows]
                 self._add_product(into_weight, grad_BN, hidden_BD if factor_B1 is None else hidden_BD * factor_B1)
             if into_hidden is not None:
-                torch.mm(grad_BN, piece.weight, out=into_hidden[rows])
+                torch.mm(grad_BN, self._multipliers[i], out=into_hidden[rows])
                 if factor_B1 is not None:
                     into_hidden[rows].mul_(factor_B1)
             if into_bias is not None:
@@ -104,6 +107,8 @@ class Products:
             scale = (torch.finfo(grad_BN.dtype).max / 2 / largest).clamp(max=1)
             product_ND = torch.mm(grad_BN.T, (hidden_BD.float() * scale).to(grad_BN.dtype)).float() / scale
             into_ND.add_(product_ND)
+        elif hidden_BD.shape[1] < NARROW:
+            into_ND.add_(torch.mm(hidden_BD.T, grad_BN).T)
         else:
             into_ND.addmm_(grad_BN.T, hidden_BD)
 
@@ -142,6 +147,11 @@ def run(
     if coefficient is None:
         return losses_T, []
     return losses_T, [*(grad for i in range(len(pieces)) for grad in products.of(i)), *rule.gradients()]
+
+
+def _by_columns(weight_ND: Tensor) -> Tensor:
+    """The same numbers, of narrow ones laid out by columns."""
+    return weight_ND.T.contiguous().T if weight_ND.shape[1] < NARROW else weight_ND
 
 
 def _multiply(piece: Piece, rows: slice, scores_BN: Tensor) -> None:
