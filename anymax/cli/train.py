@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -21,6 +21,8 @@ from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.language_modeling_config import LanguageModeling
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from anymax.training import Outcome
 
 DEFAULT_RECIPE = "sotu.adaptive_tied"
@@ -29,7 +31,9 @@ RUNS = Path("runs")
 INTERRUPTED = 130
 _STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")
+_OF_TASK = "--task."
 _Arguments = TypeVar("_Arguments")
+_Config = TypeVar("_Config", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[
 def parse(default: _Arguments, options: list[str], prog: str, description: str) -> _Arguments:
     """The same with what options change."""
     # Messages and config.json name a setting with its task, as task.data.path; that is understood too.
-    plain = [f"--{word.removeprefix('--task.')}" if word.startswith("--task.") else word for word in options]
+    plain = [f"--{word.removeprefix(_OF_TASK)}" if word.startswith(_OF_TASK) else word for word in options]
     parsed: Any = tyro.cli(
         type(default), default=default, args=plain, prog=prog, description=description, config=_STYLE
     )
@@ -197,13 +201,39 @@ def parse(default: _Arguments, options: list[str], prog: str, description: str) 
 
 
 def settings_of(config: RunConfig, options: list[str]) -> Settings:
-    """A config as settings; where options give steps, they take the place of epochs, and epochs that of steps."""
+    """A config as settings, in a form that options can change.
+
+    Where they give steps, these take the place of epochs, and epochs that of steps. A part that the config has not, as
+    `stop`, is there with its defaults where they set something of it, as --stop.window; it waits for evaluations, by
+    default one an epoch.
+    """
     given = {word.partition("=")[0] for word in options}
     if "--steps" in given and "--epochs" not in given:
         config = replace(config, epochs=None, steps=config.steps or sys.maxsize)
     elif "--epochs" in given and "--steps" not in given:
         config = replace(config, epochs=config.epochs or 1.0, steps=None)
-    return Settings(**vars(config))
+    names = [word.removeprefix(_OF_TASK).removeprefix("--").replace("-", "_") for word in given]
+    if config.evaluate_every is None and any(name.startswith("stop.") for name in names):
+        config = replace(config, evaluate_every="epoch")
+    config = replace(config, task=_with_parts(config.task, names))
+    return Settings(**vars(_with_parts(config, names)))
+
+
+def _with_parts(config: _Config, names: Iterable[str]) -> _Config:
+    """The same with a default in place of every None that has parts by these names, as stop.window."""
+    kinds, parts = get_type_hints(type(config)), {}
+    for field in fields(config):
+        beneath = [name.partition(".")[2] for name in names if name.startswith(f"{field.name}.")]
+        if not beneath:
+            continue
+        part: Any = getattr(config, field.name)
+        if part is None:
+            offered: list[Any] = [kind for kind in get_args(kinds[field.name]) if is_dataclass(kind)]
+            # Of several kinds, options do not tell which.
+            part = offered[0]() if len(offered) == 1 else None
+        if is_dataclass(part) and not isinstance(part, type):
+            parts[field.name] = _with_parts(part, beneath)
+    return replace(config, **parts)
 
 
 def found_from_anywhere(config: RunConfig) -> RunConfig:

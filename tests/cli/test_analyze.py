@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from anymax import cli
 from anymax.data.text import Words
 from anymax.evaluation import Perplexity
 from anymax.models import Sparse
 from anymax.recipes import find
 from anymax.training import open_run, train
+from tests.cli.commands import code_of, complaint, out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,30 +52,6 @@ def small_text() -> str:
             words.append((7 * words[-1] + generator.randrange(3)) % 100)
         lines.append(" ".join(f"word{word}" for word in words))
     return "\n".join(lines) + "\n"
-
-
-def code_of(*arguments: str | Path) -> int:
-    """The exit code of a command; the parser leaves by SystemExit."""
-    try:
-        return cli.main([str(argument) for argument in arguments])
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-
-
-def out(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """What a command prints where all goes well."""
-    capsys.readouterr()
-    assert code_of(*arguments) == 0
-    return capsys.readouterr().out
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """What a command says of a mistake."""
-    capsys.readouterr()
-    assert code_of(*arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err
-    return captured.err
 
 
 @pytest.mark.parametrize("command", ["analyze --help", "analyze bottleneck --help", "evaluate --help"])

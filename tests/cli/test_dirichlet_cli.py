@@ -2,11 +2,9 @@
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from anymax import cli
 
@@ -14,15 +12,7 @@ STUDY = ["analyze", "dirichlet", "--dims", "2", "3", "--concentrations", "0.1", 
 STUDY += ["--contexts", "12", "--words", "8", "--outputs", "linear", "sparse"]
 
 
-@pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty folder to work in, a wide terminal, and one thread."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 
 def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.CaptureFixture[str]):

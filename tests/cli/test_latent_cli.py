@@ -14,26 +14,9 @@ from safetensors.torch import save_file
 from anymax import cli
 from anymax.cli.compare import Job
 from anymax.cli.train import chosen, new_run
+from tests.cli.commands import QUICK, complaint
 
-QUICK = ["--toy", "--steps", "2", "--threads", "1"]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder to work in, and a wide terminal."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command says of a mistake."""
-    capsys.readouterr()
-    assert cli.main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err
-    return captured.err
+pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 
 def test_recipes_are_listed_with_their_choices(capsys: pytest.CaptureFixture[str]):

@@ -1,89 +1,21 @@
-"""Training as one types it: recipes, train, resume, evaluate, generate and compare, and what they say of mistakes."""
+"""Training as one types it: recipes, train and resume, and what they say of mistakes."""
 
 import json
 import re
 import shlex
-import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from anymax import cli
-from anymax.cli.finetune import second_stage
 from anymax.cli.progress import Terminal
 from anymax.cli.train import new_run
+from anymax.data.random_lengths import RandomLengths
 from anymax.recipes import names
-from anymax.training import SGD, AtEpoch, AveragedSGD, NonMonotone, read_config
-from anymax.training.folder import write_config
+from anymax.training import NonMonotone
+from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
-LINES = ["the people are many , and the words are few", "all people have words", "words are what people have ."]
-QUICK = ["--toy", "--steps", "2", "--threads", "1"]
-# One that takes any text, however few its words.
-PLAIN = "sotu.softmax_tied"
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def desk(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder to work in, a wide terminal, and texts that are encoded once."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANYMAX_CACHE", str(cache))
-    monkeypatch.setenv("COLUMNS", "400")
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A run of six steps of the default recipe, in the folder that it gets by itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("trained"))
-        patch.setenv("ANYMAX_CACHE", str(cache))
-        assert cli.main(["train", "--toy", "--threads", "1"]) == 0
-        return Path("runs/sotu.adaptive_tied").absolute()
-
-
-@pytest.fixture
-def run(trained: Path) -> Path:
-    """A copy of that run to do anything with."""
-    return Path(shutil.copytree(trained, "run"))
-
-
-def own_text(name: str = "my.txt", encoding: str = "utf-8", extra: str = "") -> str:
-    """A text of a hundred lines; its name."""
-    Path(name).write_text("".join(f"{line}{extra}\n" for line in LINES * 33 + LINES[:1]), encoding=encoding)
-    return name
-
-
-def code_of(*arguments: str) -> int:
-    """The exit code of a command; the parser leaves by SystemExit."""
-    try:
-        return cli.main(arguments)
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-
-
-def out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints where all goes well."""
-    capsys.readouterr()
-    assert code_of(*arguments) == 0
-    return capsys.readouterr().out
-
-
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command says of a mistake."""
-    capsys.readouterr()
-    assert code_of(*arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err
-    return captured.err
+pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 
 def test_recipes_are_listed_with_a_line_each_and_can_be_narrowed_down(capsys: pytest.CaptureFixture[str]):
@@ -149,6 +81,15 @@ def test_steps_take_the_place_of_epochs_and_epochs_that_of_steps():
     assert new_run(by_steps, ["--task.data.root", "there"]).config.task.data.root == Path("there")
 
 
+def test_a_part_that_a_recipe_leaves_out_is_there_where_options_set_something_of_it(capsys: pytest.CaptureFixture[str]):
+    config = new_run("grave.full", ["--stop.window=3"]).config
+    assert (config.stop, config.evaluate_every, config.task.batching.random_lengths) == (NonMonotone(3), "epoch", None)
+    assert new_run("grave.full", ["--stop.window=3", "--evaluate-every", "9"]).config.evaluate_every == 9
+    config = new_run("grave.full", ["--task.batching.random-lengths.short", "0.5"]).config
+    assert config.task.batching.random_lengths == RandomLengths(short=0.5) and config.stop is None
+    assert "--stop.windo" in complaint(capsys, "train", "grave.full", "--stop.windo", "3")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -186,15 +127,6 @@ def test_a_folder_that_holds_a_run_is_refused_and_the_hint_goes_on_with_it(
     assert out(capsys, "resume", "run").startswith("test: perplexity")
 
 
-def test_runs_of_one_text_get_numbers_and_a_failed_start_takes_none(capsys: pytest.CaptureFixture[str]):
-    Path("my.txt").touch()
-    complaint(capsys, "train", PLAIN, *QUICK, "--data.path", "my.txt")
-    own_text()
-    for _ in range(2):
-        assert code_of("train", PLAIN, *QUICK, "--data.path", "my.txt") == 0
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["my", "my-2"]
-
-
 def test_resume_says_what_is_changed_and_keeps_it(run: Path, capsys: pytest.CaptureFixture[str]):
     assert code_of("resume", "run", "--steps", "8", "--optimizer.lr", "0.02") == 0
     told = capsys.readouterr().err
@@ -210,116 +142,6 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
     told = capsys.readouterr().err
     assert "removing the checkpoints of later steps: 6" in told and "from step 4" in told
     assert "step must be one that was saved, 4, 6, got 3" in complaint(capsys, "resume", "run", "--step", "3")
-
-
-def test_a_run_is_tuned_on_from_its_best_weights(run: Path, capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "finetune", "run")
-    assert "optimizer.lr must be given where a run was trained with Adam" in told
-    assert "write anymax finetune run --optimizer.lr 1" in told and not Path("run-finetuned").exists()
-    best = json.loads((run / "checkpoints" / "best.json").read_text())["metrics"]["loss"]
-    options = ["--optimizer.lr", "1e-9", "--stop.window", "3", "--evaluate-every", "epoch"]
-    assert code_of("finetune", "run", *options) == 0
-    assert "averaging begins after step 0" in capsys.readouterr().err
-    config = json.loads(Path("run-finetuned/config.json").read_text())
-    assert config["start"] == str(run.absolute()) and config["stop"] == {"kind": "NonMonotone", "window": 3}
-    assert config["optimizer"]["kind"] == "AveragedSGD" and config["evaluate_every"] == "epoch"
-    assert config["optimizer"]["begin"] == {"kind": "AtEpoch", "epoch": 0}
-    # A rate so small that the weights stay what they were.
-    summary = json.loads(Path("run-finetuned/summary.json").read_text())
-    assert summary["metrics"]["loss"] == pytest.approx(best, rel=1e-5)
-
-
-def test_a_run_without_a_checkpoint_cannot_be_tuned(run: Path, capsys: pytest.CaptureFixture[str]):
-    shutil.rmtree(run / "checkpoints")
-    told = complaint(capsys, "finetune", "run", "--optimizer.lr", "1")
-    assert "run/checkpoints must hold a checkpoint, but none was saved yet" in told
-    assert not Path("run-finetuned").exists()
-
-
-def test_a_second_stage_keeps_the_sgd_of_the_first(run: Path):
-    first = read_config(run)
-    expected = AveragedSGD(3.0, weight_decay=0.1, begin=AtEpoch(0))
-    for optimizer, every in ((SGD(3.0, weight_decay=0.1), None), (replace(expected, begin=NonMonotone(2)), 7)):
-        write_config(run, replace(first, optimizer=optimizer, evaluate_every=every))
-        config = second_stage(run, [])
-        window = 5 if isinstance(optimizer, SGD) else 2
-        assert (config.optimizer, config.start, config.stop) == (expected, run, NonMonotone(window))
-        assert config.evaluate_every == (every or "epoch") and config.task == first.task
-
-
-def test_evaluate_measures_as_it_is_told_and_writes_it_down(run: Path, capsys: pytest.CaptureFixture[str]):
-    told = out(capsys, "evaluate", "run", "--split", "valid", "--context", "4", "--block", "12", "--no-baselines")
-    assert "windows of 12 tokens, context 4, stride 8" in told and "unigram" not in told
-    assert "Loss by the training frequency of the word" in told
-    file = run / "evaluations" / "valid-block-12-context-4.json"
-    assert f"Wrote {file}" in told
-    written = json.loads(file.read_text())
-    assert (written["split"], written["perplexity"]["block"], written["perplexity"]["context"]) == ("valid", 12, 4)
-    assert f"perplexity {written['perplexity']['perplexity']:.2f} per word" in told and written["unigram"] is None
-    assert "context must lie from 0 to 11" in complaint(capsys, "evaluate", "run", "--context", "12", "--block", "12")
-
-
-def test_the_seed_decides_what_is_written(run: Path, capsys: pytest.CaptureFixture[str]):
-    def written(*options: str) -> str:
-        return out(capsys, "generate", "run", "The class", "--num-tokens", "12", *options)
-
-    first = written("--seed", "3")
-    assert first.startswith("The class") and len(first.split()) > 5
-    assert written("--seed", "3") == first != written("--seed", "4")
-    assert written("--top-k", "1", "--seed", "3") == written("--top-k", "1", "--seed", "4")
-    both = written("--seed", "3", "--samples", "2").split("---\n")
-    assert len(both) == 2 and both[0] != both[1]
-
-
-def test_a_run_writes_and_needs_neither_its_text_nor_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    text = own_text()
-    monkeypatch.setenv("ANYMAX_CACHE", str(tmp_path / "own cache"))
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--folder", "run")
-    before = out(capsys, "generate", "run", "the people")
-    Path(text).unlink()
-    shutil.rmtree("own cache")
-    Path("run").rename("moved")
-    assert out(capsys, "generate", "moved", "the people") == before
-    assert "my.txt" in complaint(capsys, "evaluate", "moved")
-
-
-def test_a_text_that_changed_since_is_refused(capsys: pytest.CaptureFixture[str]):
-    text = own_text()
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--folder", "run")
-    own_text(extra=" indeed")
-    assert "the text must be the one that run was made with" in complaint(capsys, "resume", "run", "--steps", "4")
-
-
-def test_text_in_another_encoding_is_named_with_its_place_and_can_be_read(capsys: pytest.CaptureFixture[str]):
-    text = own_text(encoding="latin-1", extra=" café")
-    told = complaint(capsys, "train", PLAIN, *QUICK, "--data.path", text)
-    assert "my.txt is not utf-8: byte 0xe9" in told and "latin-1" in told
-    out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--data.encoding", "latin-1", "--folder", "run")
-    assert "café" in Path("run/lexicon.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("", "my.txt is empty"), ("\n \n\n", "my.txt is empty"), ("just one line\n", "give a longer text")],
-)
-def test_a_text_too_short_to_be_cut_is_refused(text: str, said: str, capsys: pytest.CaptureFixture[str]):
-    Path("my.txt").write_text(text)
-    assert said in complaint(capsys, "train", PLAIN, *QUICK, "--data.path", "my.txt")
-
-
-@pytest.mark.parametrize("recipe", [PLAIN, "sotu.bpe_tied", "sotu.adaptive_tied"])
-def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
-    recipe: str, capsys: pytest.CaptureFixture[str]
-):
-    out(capsys, "train", recipe, *QUICK, "--data.path", own_text(), "--folder", "run")
-    assert 10 < len(Path("run/lexicon.txt").read_text().splitlines()) < 100
-
-
-def test_bands_that_begin_after_the_last_word_are_refused(capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "train", "grave.adaptive", "--data.path", own_text())
-    assert "cutoffs must rise strictly and lie from 1 to" in told
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
@@ -348,54 +170,3 @@ def test_ctrl_c_while_the_finished_model_is_tested_stops_without_a_traceback(
     monkeypatch.setattr("anymax.cli.evaluate.test", interrupted)
     assert code_of("resume", "run") == 130
     assert capsys.readouterr().err.endswith("anymax: stopped\n")
-
-
-def test_a_damaged_checkpoint_is_told_with_one_that_is_whole(run: Path, capsys: pytest.CaptureFixture[str]):
-    file = run / "checkpoints" / "step_0000006" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-    for verb in ("resume", "evaluate", "generate"):
-        told = complaint(capsys, verb, "run")
-        assert f"{file} is damaged" in told and "that of step 4 is whole: choose it with --step 4" in told
-    assert out(capsys, "generate", "run", "--step", "4", "--num-tokens", "3")
-    out(capsys, "resume", "run", "--step", "4")
-    assert out(capsys, "generate", "run", "--num-tokens", "3")
-
-
-def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.CaptureFixture[str]):
-    command = ["compare", PLAIN, "sotu.adaptive", *QUICK, "--jobs", "2", "--folder", "both"]
-    told = out(capsys, *command)
-    assert PLAIN in told and "sotu.adaptive" in told and "interpolated bigram" in told
-    page = Path("both/comparison.md").read_text()
-    assert f"anymax {' '.join(command)}" in page and f"| {PLAIN} |" in page
-    finished = {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")}
-    assert len(finished) == 2
-    assert out(capsys, *command) == told
-    assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
-    assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
-
-
-def test_outputs_without_a_perplexity_are_compared_by_what_they_choose(capsys: pytest.CaptureFixture[str]):
-    told = out(capsys, "compare", "ptb.linear", "ptb.sparse", *QUICK, "--folder", "both")
-    assert "accuracy" in told and "eps-perplexity" in told
-    for recipe in ("ptb.linear", "ptb.sparse"):
-        tested = json.loads(Path(f"both/{recipe}-seed-1/evaluations/test.json").read_text())
-        (row,) = [line for line in told.splitlines() if recipe in line and "%" in line]
-        assert f"{tested['choices']['accuracy']:.2%}" in row
-        assert f"{tested['choices']['epsilon_perplexity']:.2f}" in row
-
-
-def test_a_recurrent_model_is_measured_in_as_many_rows_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    out(capsys, "train", "ptb.linear", *QUICK, "--folder", "awd")
-    for asked, said in (([], "4 parallel rows of the stream"), (["--rows", "1"], "the whole stream")):
-        assert said in out(capsys, "evaluate", "awd", "--no-baselines", *asked)
-    assert "rows must be at least 1, got 0" in complaint(capsys, "evaluate", "awd", "--rows", "0")
-    wrong = ["evaluate", "awd", "--adapt", "cache"]
-    assert "--rows must be 1 with --adapt cache" in complaint(capsys, *wrong, "--rows", "4")
-    assert "--choices must be left out with --adapt cache" in complaint(capsys, *wrong, "--choices")
-    assert "epsilon-perplexity" in out(capsys, "evaluate", "awd", "--no-baselines", "--choices")
-    written = json.loads(Path("awd/evaluations/test.json").read_text())
-    # Of the same reading: a little probability more changes little.
-    assert written["choices"]["epsilon_perplexity"] == pytest.approx(written["perplexity"]["perplexity"], rel=1e-3)
-    assert "the whole stream" in out(
-        capsys, "evaluate", "awd", "--no-baselines", "--adapt", "cache", "--cache.window", "9"
-    )
