@@ -20,8 +20,10 @@ from anymax.mappings.arguments import COMPUTED_IN, computed_in
 LEAST_BUDGET = 16 * 2**20
 MOST_BUDGET = 64 * 2**20
 PART_OF_WEIGHT = 4
-# With fewer numbers than this in a hidden state, the products of the gradient are several times faster by columns.
+# With fewer numbers than this in a hidden state, the products of the gradient are several times faster by columns, and
+# blocks need not be large for them: they stay in the cache.
 NARROW = 16
+NARROW_BUDGET = 4 * 2**20
 
 
 class Piece(NamedTuple):
@@ -194,4 +196,6 @@ def default_budget(pieces: Sequence[Piece], group: int) -> int:
     n = sum(piece.weight.shape[0] for piece in pieces)
     weight = pieces[0].weight
     per_target = _bytes_per_target(group * n, computed_in(weight.dtype), weight.dtype)
+    if weight.shape[1] < NARROW:
+        return max(NARROW_BUDGET, per_target)
     return max(LEAST_BUDGET, min(weight_bytes, MOST_BUDGET), weight_bytes // PART_OF_WEIGHT, per_target)
