@@ -6,6 +6,7 @@ Every run has a folder of its own, so that a study that was stopped goes on; of 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,9 @@ from anymax.training.plain import as_plain
 
 RUNS = "runs"
 NEVER = 2**31
-# How far out the contexts of the circle stand; the radius with the least divergence is told.
+CIRCLE = "words on a circle, 2 wide"
+MEAN = "the mean of all distributions"
+# How far out the contexts of the circle stand; the radius with the least divergence counts.
 RADII = [10 ** (exponent / 8) for exponent in range(41)]
 
 
@@ -63,18 +66,20 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Circle:
-    """What the construction in two dimensions reaches without training.
+class Untrained:
+    """What is reached without training, to hold the trained outputs against.
 
     Args:
-        kl: with the best radius; the modes are right with any.
+        name: `CIRCLE` has the words on a circle and each context on its mode, in two dimensions; `MEAN` has one
+            distribution for all contexts, the mean of theirs.
+        kl: of the circle with the radius where it is least; the modes are right with any.
     """
 
+    name: str
     concentration: float
     seed: int
     mode_matching: float
     kl: float
-    radius: float
 
 
 def plan(
@@ -137,24 +142,23 @@ def read_results(runs: Iterable[Run]) -> Iterator[Result]:
         )
 
 
-def circles(runs: Iterable[Run]) -> Iterator[Circle]:
-    """The construction in two dimensions, for the distributions of every concentration and seed of a study."""
+def untrained(runs: Iterable[Run]) -> Iterator[Untrained]:
+    """What is reached without training, for the distributions of every concentration and seed of a study."""
     drawn = {(task.concentration, run.config.seed): task for run in runs for task in [_task(run.config)]}
     for (concentration, seed), task in sorted(drawn.items()):
         log_targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed)
-        modes = log_targets.argmax(1)
-        reached = []
-        for radius in RADII:
-            with torch.no_grad():
-                log_probs = circle(modes, task.num_words, radius=radius).log_probs()
-            measured = nearness(log_probs, log_targets, has_zeros=False)
-            reached.append(Circle(concentration, seed, measured["mode_matching"], measured["kl"], radius))
-        yield min(reached, key=lambda each: each.kl)
+        with torch.no_grad():
+            circles = [circle(log_targets.argmax(1), task.num_words, radius=radius).log_probs() for radius in RADII]
+        mean = log_targets.logsumexp(0, keepdim=True) - math.log(task.num_contexts)
+        for name, tried in ((CIRCLE, circles), (MEAN, [mean.expand_as(log_targets)])):
+            measured = [nearness(log_probs, log_targets, has_zeros=False) for log_probs in tried]
+            best = min(measured, key=lambda each: each["kl"])
+            yield Untrained(name, concentration, seed, best["mode_matching"], best["kl"])
 
 
-def as_dict(results: Iterable[Result], constructed: Iterable[Circle]) -> dict[str, Any]:
+def as_dict(results: Iterable[Result], compared: Iterable[Untrained]) -> dict[str, Any]:
     """Plain values for JSON."""
-    return {"runs": [asdict(each) for each in results], "circle": [asdict(each) for each in constructed]}
+    return {"runs": [asdict(each) for each in results], "untrained": [asdict(each) for each in compared]}
 
 
 def _quiet(config: RunConfig) -> RunConfig:

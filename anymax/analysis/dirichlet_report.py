@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from anymax.analysis.dirichlet import Circle, Result
+from anymax.analysis.dirichlet import CIRCLE, Result, Untrained
 from anymax.evaluation.frequency_report import COLOURS, clean
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def t_quantile(probability: float, freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-def markdown(results: Sequence[Result], circles: Sequence[Circle], command: str) -> str:
+def markdown(results: Sequence[Result], untrained: Sequence[Untrained], command: str) -> str:
     """A table for every metric: outputs below each other, dimensions side by side, concentrations in blocks."""
     dims, seeds = sorted({each.dim for each in results}), sorted({each.seed for each in results})
     measured = [name for name in METRICS if any(name in each.metrics for each in results)]
@@ -76,10 +76,10 @@ def markdown(results: Sequence[Result], circles: Sequence[Circle], command: str)
         f"Means over seeds {', '.join(map(str, seeds))}, with 95 percent confidence intervals by Student's t. The "
         f"longest training took {seconds:.0f} seconds on one thread."
     )
-    return "\n".join([*parts, *_told_of(circles), told, "", f"    {command}", ""])
+    return "\n".join([*parts, *_untrained_table(untrained), told, "", f"    {command}", ""])
 
 
-def plot(path: str | os.PathLike[str], results: Sequence[Result], circles: Sequence[Circle]) -> None:
+def plot(path: str | os.PathLike[str], results: Sequence[Result], untrained: Sequence[Untrained]) -> None:
     """Mode matching against the dimension: a panel for each concentration, a line with its interval for each output."""
     from matplotlib.figure import Figure
 
@@ -88,7 +88,7 @@ def plot(path: str | os.PathLike[str], results: Sequence[Result], circles: Seque
     panels = figure.subplots(1, len(concentrations), sharey=True, squeeze=False)[0]
     for axes, concentration in zip(panels, concentrations, strict=True):
         _draw(axes, [each for each in results if each.concentration == concentration])
-        _mark(axes, [each for each in circles if each.concentration == concentration])
+        _mark(axes, [each for each in untrained if (each.name, each.concentration) == (CIRCLE, concentration)])
         axes.set(title=f"concentration {concentration:g}", xlabel="numbers in a vector", ylim=(-3, 105))
         clean(axes)
     panels[0].set_ylabel("contexts whose mode is right, percent")
@@ -115,7 +115,7 @@ def _draw(axes: Axes, results: Sequence[Result]) -> None:
     axes.minorticks_off()
 
 
-def _mark(axes: Axes, circles: Sequence[Circle]) -> None:
+def _mark(axes: Axes, circles: Sequence[Untrained]) -> None:
     if circles:
         height = 100 * statistics.fmean(each.mode_matching for each in circles)
         axes.plot(
@@ -146,16 +146,17 @@ def _cell(found: Interval | None, shown: Shown) -> str:
     return mean if found.half is None else f"{mean} ± {shown.scale * found.half:.{shown.digits}f}"
 
 
-def _told_of(circles: Sequence[Circle]) -> Iterator[str]:
-    for concentration in sorted({each.concentration for each in circles}):
-        of_it = [each for each in circles if each.concentration == concentration]
-        matching = statistics.fmean(each.mode_matching for each in of_it)
-        divergence = statistics.fmean(each.kl for each in of_it)
-        yield (
-            f"Words on a circle, 2 wide and not trained, concentration {concentration:g}: {100 * matching:.1f} percent "
-            f"of the modes, KL divergence {divergence:.3f} at the best radius."
-        )
-        yield ""
+def _untrained_table(untrained: Sequence[Untrained]) -> Iterator[str]:
+    if not untrained:
+        return
+    yield from ["### Without training", "", "| concentration | | modes right, percent | KL divergence |"]
+    yield "|---:|---|---:|---:|"
+    for concentration, name in sorted({(each.concentration, each.name) for each in untrained}):
+        of_it = [each for each in untrained if (each.concentration, each.name) == (concentration, name)]
+        matching = _cell(interval([each.mode_matching for each in of_it]), METRICS["mode_matching"])
+        divergence = _cell(interval([each.kl for each in of_it]), METRICS["kl"])
+        yield f"| {concentration:g} | {name} | {matching} | {divergence} |"
+    yield ""
 
 
 def _t_probability(angle: float, freedom: int) -> float:

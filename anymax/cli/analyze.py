@@ -155,15 +155,15 @@ def dirichlet(
     runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
     with Announcer() as announce:
         study.train_all(runs, jobs=jobs, announce=announce)
-        results, circles = list(study.read_results(runs)), list(study.circles(runs))
+        results, untrained = list(study.read_results(runs)), list(study.untrained(runs))
     console, page = Console(), folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})
-    page.write_text(report.markdown(results, circles, command), encoding="utf-8")
-    write_json(folder / "dirichlet.json", study.as_dict(results, circles))
+    page.write_text(report.markdown(results, untrained, command), encoding="utf-8")
+    write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
     console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", highlight=False, soft_wrap=True)
     if importlib.util.find_spec("matplotlib") is not None:
-        report.plot(folder / "dirichlet.png", results, circles)
+        report.plot(folder / "dirichlet.png", results, untrained)
         console.print(f"Drew {folder / 'dirichlet.png'}", highlight=False, soft_wrap=True)
     return 0
 

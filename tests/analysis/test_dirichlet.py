@@ -3,13 +3,26 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from scipy import stats
 
-from anymax.analysis.dirichlet import Circle, Result, Run, as_dict, circles, plan, read_results, train_all
+from anymax.analysis.dirichlet import (
+    CIRCLE,
+    MEAN,
+    Result,
+    Run,
+    Untrained,
+    as_dict,
+    plan,
+    read_results,
+    train_all,
+    untrained,
+)
 from anymax.analysis.dirichlet_report import interval, markdown, plot, t_quantile
+from anymax.data.dirichlet import draw_log_targets
 from anymax.models import Full, Sparse
 from anymax.training import Adam, Cosine, Dirichlet, RunConfig
 from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
@@ -80,10 +93,18 @@ def test_a_study_with_other_settings_is_not_mixed_in(study: Path):
         train_all(changed, announce=lambda text: None)
 
 
-def test_the_circle_has_every_mode_right(tmp_path: Path):
-    found = list(circles(planned(tmp_path, concentrations=[0.01, 1.0], seeds=[1, 2])))
-    assert [(each.concentration, each.seed) for each in found] == [(0.01, 1), (0.01, 2), (1.0, 1), (1.0, 2)]
-    assert all(each.mode_matching == 1 and each.kl > 0 for each in found)
+def test_the_circle_has_every_mode_right_and_the_mean_the_least_divergence_of_one_for_all(tmp_path: Path):
+    runs = planned(tmp_path, concentrations=[0.01, 1.0], seeds=[1, 2])
+    found = {(each.name, each.concentration, each.seed): each for each in untrained(runs)}
+    assert set(found) == set(product((CIRCLE, MEAN), (0.01, 1.0), (1, 2)))
+    task = runs[0].config.task
+    for (name, concentration, seed), each in found.items():
+        if name == CIRCLE:
+            assert each.mode_matching == 1 and each.kl > 0
+            continue
+        targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed).exp().numpy()
+        assert each.kl == pytest.approx(stats.entropy(targets, targets.mean(0, keepdims=True), axis=1).mean())
+        assert each.mode_matching == (targets.argmax(1) == targets.mean(0).argmax()).mean()
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 30, 101])
@@ -116,12 +137,12 @@ def results() -> list[Result]:
 
 
 def test_the_page_shows_means_and_intervals_and_leaves_out_what_is_not_measured():
-    page = markdown(results(), [Circle(0.01, 1, 1.0, 1.5, 10.0)], "anymax analyze dirichlet")
+    page = markdown(results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)], "anymax analyze dirichlet")
     # Two values 2 percent apart: half an interval is 12.7 standard errors of 1 percent.
     assert "| 0.01 | linear | 23.0 ± 12.7 | 43.0 ± 12.7 |" in page
     assert "| 0.01 | sparse |  |  |" in page and "| 0.01 | linear | 3.0 ± 0.0 | 5.0 ± 0.0 |" in page
     assert "several likeliest words" not in page
-    assert "100.0 percent of the modes, KL divergence 1.500" in page and "    anymax analyze dirichlet" in page
+    assert f"| 0.01 | {CIRCLE} | 100.0 | 1.500 |" in page and "    anymax analyze dirichlet" in page
 
 
 def test_ties_are_reported_where_there_are_any():
@@ -131,5 +152,5 @@ def test_ties_are_reported_where_there_are_any():
 
 def test_a_picture_is_drawn(tmp_path: Path):
     pytest.importorskip("matplotlib")
-    plot(tmp_path / "study.png", results(), [Circle(0.01, 1, 1.0, 1.5, 10.0)])
+    plot(tmp_path / "study.png", results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)])
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
