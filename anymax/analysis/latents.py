@@ -67,7 +67,7 @@ def look(task: ImageTask, folder: Path) -> Looked:
     if isinstance(task, BitVectorTask):
         return Looked(_codes(task, test), None, curves, calls)
     assert isinstance(task, SignallingTask)
-    messages = _messages(task, test)
+    messages = _messages(task)
     counts = messages.bincount(minlength=task.config.num_messages).sort(descending=True).values.tolist()
     return Looked(None if test.side is None else _senders(messages, test), counts, curves, calls)
 
@@ -94,10 +94,9 @@ def _codes(task: BitVectorTask, images: Images) -> Gallery:
     )
 
 
-def _messages(task: SignallingTask, images: Images) -> Tensor:
-    """The likeliest message for every image."""
-    parts = torch.arange(len(images)).split(500)
-    return torch.cat([task.model.sender(images.numbers(rows)).argmax(-1) for rows in parts])
+def _messages(task: SignallingTask) -> Tensor:
+    """The likeliest message for every image of the test split."""
+    return torch.cat([task.model.sender(seen).argmax(-1) for seen in task.seen["test"].split(500)])
 
 
 def _senders(messages: Tensor, images: Images) -> Gallery:

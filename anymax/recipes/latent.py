@@ -100,8 +100,9 @@ def ssvae_quick(estimator: Classes = "sparse") -> RunConfig:
 def signalling(estimator: Messages = "sparse") -> RunConfig:
     """256 messages, 16 images of clothes: 93.35% won published for sparse, 93.37% for dense, 55.36% for the best other.
 
-    The published games are about features of ImageNet of 463 kinds; Fashion-MNIST shows ten, so that here the images of
-    a game differ, but not in kind. `--images.path` takes features of one's own, then with `--distinct labels`.
+    The published games are about features of ImageNet of 463 kinds, each of length 1; Fashion-MNIST shows ten, so that
+    here the images of a game differ, but not in kind, and what all have in common is taken off before they are scaled.
+    `--images.path` takes features of one's own, then with `--distinct labels --no-centred`.
     """
     found, lr, entropy = MESSAGES[estimator]
     return RunConfig(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
@@ -28,6 +30,7 @@ class SignallingTask(ImageTask):
     def __init__(self, config: Signalling, ranks: Ranks, *, seed: int) -> None:
         super().__init__(config.images, ranks, seed=seed)
         self.config = config
+        self.seen = self._seen_images()
         # Made before anything is trained: a split with too few images is told here.
         self.draws = {
             split: draws_games(images.labels, config.num_candidates, config.distinct)
@@ -64,7 +67,7 @@ class SignallingTask(ImageTask):
 
     def step(self, model: nn.Module, batch: Games, carry: None) -> Step:
         device = self.ranks.device
-        found: GameLosses = model(self.images["train"].numbers(batch.candidates).to(device), batch.target.to(device))
+        found: GameLosses = model(self.seen["train"][batch.candidates].to(device), batch.target.to(device))
         calls = float(found.calls.double().mean()) if len(batch.target) else 0.0
         return Step(found.losses.sum(), len(batch.target), log={"calls": calls})
 
@@ -76,11 +79,11 @@ class SignallingTask(ImageTask):
         were played, `calls` are those of the run's estimator for a game.
         """
         assert isinstance(model, SignallingGame)
-        means, images = Means(), self.images[split]
+        means = Means()
         games = self.draws[split](NUM_GAMES[split], generator_of(EVALUATION_SEED, 0, split))
         used = set[int]()
         for rows in parts(len(games.target), MEASURED_AT_ONCE):
-            candidates, target = images.numbers(games.candidates[rows]), games.target[rows]
+            candidates, target = self.seen[split][games.candidates[rows]], games.target[rows]
             estimate, latent = model.play(candidates, target)
             likeliest = latent.scores.argmax(-1)
             used.update(likeliest.tolist())
@@ -97,3 +100,11 @@ class SignallingTask(ImageTask):
                 }
             )
         return {**means.means(), "used": float(len(used))}
+
+    def _seen_images(self) -> dict[Split, Tensor]:
+        """All images of every split as sender and receiver see them, float32 (N, F)."""
+        numbers = {split: images.numbers(torch.arange(len(images))) for split, images in self.images.items()}
+        if not self.config.centred:
+            return numbers
+        middle = numbers["train"].mean(0)
+        return {split: F.normalize(values - middle, dim=-1) for split, values in numbers.items()}
