@@ -287,7 +287,7 @@ def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
 
 
 def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, ScalarFormatter
 
     drawn = set()
     for result in results:
@@ -300,8 +300,9 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
         if first > 0:
             axes.plot(places[first - 1], scores[first - 1], "o", color=colours[result.recipe])
     axes.set_yscale("log")
-    # Those of a logarithmic axis would be powers of ten, of which there may be none.
-    axes.yaxis.set_major_locator(MaxNLocator(8))
+    low, high = axes.get_ylim()
+    # Few powers of ten lie close together.
+    axes.yaxis.set_major_locator(MaxNLocator(8) if high < 5 * low else LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.minorticks_off()
     clean(axes)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from anymax.data.dirichlet import draw_log_targets
 from anymax.evaluation.distributions import nearness
@@ -32,7 +33,7 @@ NEVER = 2**31
 CIRCLE = "words on a circle, 2 wide"
 MEAN = "the mean of all distributions"
 # How far out the contexts of the circle stand; the radius with the least divergence counts.
-RADII = [10 ** (exponent / 8) for exponent in range(41)]
+RADII = [10 ** (exponent / 16) for exponent in range(-48, 81)]
 
 
 @dataclass(frozen=True)
@@ -142,23 +143,27 @@ def read_results(runs: Iterable[Run]) -> Iterator[Result]:
         )
 
 
-def untrained(runs: Iterable[Run]) -> Iterator[Untrained]:
+def without_training(runs: Iterable[Run]) -> Iterator[Untrained]:
     """What is reached without training, for the distributions of every concentration and seed of a study."""
     drawn = {(task.concentration, run.config.seed): task for run in runs for task in [_task(run.config)]}
     for (concentration, seed), task in sorted(drawn.items()):
         log_targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed)
-        with torch.no_grad():
-            circles = [circle(log_targets.argmax(1), task.num_words, radius=radius).log_probs() for radius in RADII]
-        mean = log_targets.logsumexp(0, keepdim=True) - math.log(task.num_contexts)
-        for name, tried in ((CIRCLE, circles), (MEAN, [mean.expand_as(log_targets)])):
-            measured = [nearness(log_probs, log_targets, has_zeros=False) for log_probs in tried]
+        mean = (log_targets.logsumexp(0) - math.log(task.num_contexts)).expand_as(log_targets)
+        circles = (_on_circle(log_targets, radius) for radius in RADII)
+        for name, tried in ((CIRCLE, circles), (MEAN, [mean])):
+            measured = (nearness(log_probs, log_targets, has_zeros=False) for log_probs in tried)
             best = min(measured, key=lambda each: each["kl"])
             yield Untrained(name, concentration, seed, best["mode_matching"], best["kl"])
 
 
-def as_dict(results: Iterable[Result], compared: Iterable[Untrained]) -> dict[str, Any]:
+def as_dict(results: Iterable[Result], untrained: Iterable[Untrained]) -> dict[str, Any]:
     """Plain values for JSON."""
-    return {"runs": [asdict(each) for each in results], "untrained": [asdict(each) for each in compared]}
+    return {"runs": [asdict(each) for each in results], "untrained": [asdict(each) for each in untrained]}
+
+
+def _on_circle(log_targets: Tensor, radius: float) -> Tensor:
+    with torch.no_grad():
+        return circle(log_targets.argmax(1), log_targets.shape[1], radius=radius).log_probs()
 
 
 def _quiet(config: RunConfig) -> RunConfig:

@@ -118,9 +118,7 @@ def _draw(axes: Axes, results: Sequence[Result]) -> None:
 def _mark(axes: Axes, circles: Sequence[Untrained]) -> None:
     if circles:
         height = 100 * statistics.fmean(each.mode_matching for each in circles)
-        axes.plot(
-            [2], [height], "*", color="#495057", markersize=11, label="words on a circle, not trained", clip_on=False
-        )
+        axes.plot([2], [height], "*", color="#495057", markersize=11, label=f"{CIRCLE}, not trained", clip_on=False)
 
 
 def _table(results: Sequence[Result], name: str, dims: Sequence[int]) -> Iterator[str]:

@@ -96,7 +96,8 @@ def _codes(task: BitVectorTask, images: Images) -> Gallery:
 
 def _messages(task: SignallingTask) -> Tensor:
     """The likeliest message for every image of the test split."""
-    return torch.cat([task.model.sender(seen).argmax(-1) for seen in task.seen["test"].split(500)])
+    parts = torch.arange(len(task.images["test"])).split(500)
+    return torch.cat([task.model.sender(task.seen("test", rows)).argmax(-1) for rows in parts])
 
 
 def _senders(messages: Tensor, images: Images) -> Gallery:

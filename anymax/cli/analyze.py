@@ -155,7 +155,7 @@ def dirichlet(
     runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
     with Announcer() as announce:
         study.train_all(runs, jobs=jobs, announce=announce)
-        results, untrained = list(study.read_results(runs)), list(study.untrained(runs))
+        results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
     console, page = Console(), folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -32,6 +32,8 @@ INTERRUPTED = 130
 _STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")
 _OF_TASK = "--task."
+# Parts of a config that can be left out, and do not depend on its other settings.
+_OPTIONAL = ("stop", "random_lengths", "pick")
 _Arguments = TypeVar("_Arguments")
 _Config = TypeVar("_Config", bound="DataclassInstance")
 
@@ -203,34 +205,35 @@ def parse(default: _Arguments, options: list[str], prog: str, description: str) 
 def settings_of(config: RunConfig, options: list[str]) -> Settings:
     """A config as settings, in a form that options can change.
 
-    Where they give steps, these take the place of epochs, and epochs that of steps. A part that the config has not, as
-    `stop`, is there with its defaults where they set something of it, as --stop.window; it waits for evaluations, by
-    default one an epoch.
+    Where they give steps, these take the place of epochs, and epochs that of steps. A part that can be left out, as
+    `stop`, is there with its defaults where they set something of it, as --stop.window; a `stop` waits for evaluations,
+    by default one an epoch.
     """
     given = {word.partition("=")[0] for word in options}
     if "--steps" in given and "--epochs" not in given:
         config = replace(config, epochs=None, steps=config.steps or sys.maxsize)
     elif "--epochs" in given and "--steps" not in given:
         config = replace(config, epochs=config.epochs or 1.0, steps=None)
-    names = [word.removeprefix(_OF_TASK).removeprefix("--").replace("-", "_") for word in given]
+    names = [
+        word.removeprefix(_OF_TASK).removeprefix("--").replace("-", "_") for word in given if word.startswith("--")
+    ]
     if config.evaluate_every is None and any(name.startswith("stop.") for name in names):
         config = replace(config, evaluate_every="epoch")
     config = replace(config, task=_with_parts(config.task, names))
     return Settings(**vars(_with_parts(config, names)))
 
 
-def _with_parts(config: _Config, names: Iterable[str]) -> _Config:
-    """The same with a default in place of every None that has parts by these names, as stop.window."""
+def _with_parts(config: _Config, names: Sequence[str]) -> _Config:
+    """The same with the defaults of optional parts that have something by these names, as stop.window."""
     kinds, parts = get_type_hints(type(config)), {}
     for field in fields(config):
         beneath = [name.partition(".")[2] for name in names if name.startswith(f"{field.name}.")]
         if not beneath:
             continue
         part: Any = getattr(config, field.name)
-        if part is None:
-            offered: list[Any] = [kind for kind in get_args(kinds[field.name]) if is_dataclass(kind)]
-            # Of several kinds, options do not tell which.
-            part = offered[0]() if len(offered) == 1 else None
+        if part is None and field.name in _OPTIONAL:
+            kind: Any = next(kind for kind in get_args(kinds[field.name]) if is_dataclass(kind))
+            part = kind()
         if is_dataclass(part) and not isinstance(part, type):
             parts[field.name] = _with_parts(part, beneath)
     return replace(config, **parts)

@@ -1,4 +1,4 @@
-"""Six outputs on one experiment: a free vector for each of 500 contexts, distributions over 200 words drawn at random.
+"""Seven outputs on one experiment: a free vector for each of 500 contexts, distributions over 200 words drawn at random.
 
 Ganea et al. 2019 do not tell their numbers of contexts, words and dimensions. These separate the outputs and take
 seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them. Rates
@@ -30,6 +30,11 @@ def dirichlet(
 def linear() -> RunConfig:
     """Dirichlet experiment: softmax of products, whose log-probabilities have rank d + 1."""
     return dirichlet(Full(), lr=0.3)
+
+
+def scaled() -> RunConfig:
+    """Dirichlet experiment: softmax with one learned scale, a piecewise linear function of one piece: PLIF's control."""
+    return dirichlet(Full(transform=PLIFConfig(1, rate=0.2)), lr=0.3)
 
 
 def sigsoftmax() -> RunConfig:

@@ -112,6 +112,7 @@ def signalling(estimator: Messages = "sparse") -> RunConfig:
             "sparsemax" if estimator == "sparse" else "softmax",
             pick=BY_SUCCESS.get(estimator),
             distinct="images",
+            centred=True,
             entropy=entropy,
         ),
         Adam(lr),

@@ -30,7 +30,8 @@ class SignallingTask(ImageTask):
     def __init__(self, config: Signalling, ranks: Ranks, *, seed: int) -> None:
         super().__init__(config.images, ranks, seed=seed)
         self.config = config
-        self.seen = self._seen_images()
+        train = self.images["train"]
+        self._middle = train.numbers(torch.arange(len(train))).mean(0) if config.centred else None
         # Made before anything is trained: a split with too few images is told here.
         self.draws = {
             split: draws_games(images.labels, config.num_candidates, config.distinct)
@@ -65,9 +66,14 @@ class SignallingTask(ImageTask):
             world_size=ranks.world_size,
         )
 
+    def seen(self, split: Split, rows: Tensor) -> Tensor:
+        """Some of the images as sender and receiver see them, float32 (..., F)."""
+        numbers = self.images[split].numbers(rows)
+        return numbers if self._middle is None else F.normalize(numbers - self._middle, dim=-1)
+
     def step(self, model: nn.Module, batch: Games, carry: None) -> Step:
         device = self.ranks.device
-        found: GameLosses = model(self.seen["train"][batch.candidates].to(device), batch.target.to(device))
+        found: GameLosses = model(self.seen("train", batch.candidates).to(device), batch.target.to(device))
         calls = float(found.calls.double().mean()) if len(batch.target) else 0.0
         return Step(found.losses.sum(), len(batch.target), log={"calls": calls})
 
@@ -83,7 +89,7 @@ class SignallingTask(ImageTask):
         games = self.draws[split](NUM_GAMES[split], generator_of(EVALUATION_SEED, 0, split))
         used = set[int]()
         for rows in parts(len(games.target), MEASURED_AT_ONCE):
-            candidates, target = self.seen[split][games.candidates[rows]], games.target[rows]
+            candidates, target = self.seen(split, games.candidates[rows]), games.target[rows]
             estimate, latent = model.play(candidates, target)
             likeliest = latent.scores.argmax(-1)
             used.update(likeliest.tolist())
@@ -100,11 +106,3 @@ class SignallingTask(ImageTask):
                 }
             )
         return {**means.means(), "used": float(len(used))}
-
-    def _seen_images(self) -> dict[Split, Tensor]:
-        """All images of every split as sender and receiver see them, float32 (N, F)."""
-        numbers = {split: images.numbers(torch.arange(len(images))) for split, images in self.images.items()}
-        if not self.config.centred:
-            return numbers
-        middle = numbers["train"].mean(0)
-        return {split: F.normalize(values - middle, dim=-1) for split, values in numbers.items()}

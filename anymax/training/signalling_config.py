@@ -31,8 +31,7 @@ class Signalling:
         num_messages: how many messages there are.
         num_candidates: images of a game.
         distinct: whether the images of a game differ in what they show, or at least are not the same.
-        centred: take the mean of the training images off each, and scale it to length 1; False leaves images as they
-            are, for features that come as they should be.
+        centred: take the mean of the training images off each, and scale what is left to length 1.
         batch_size: games of a batch, over all ranks.
         num_batches: how many batches are called an epoch.
         dim: how many numbers the vectors of images and messages have.
@@ -49,7 +48,7 @@ class Signalling:
     num_messages: int = 256
     num_candidates: int = 16
     distinct: Literal["labels", "images"] = "labels"
-    centred: bool = True
+    centred: bool = False
     batch_size: int = 64
     num_batches: int = 100
     dim: int = 256

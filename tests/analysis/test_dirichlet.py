@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from numpy import full_like, linspace
 from scipy import stats
 
 from anymax.analysis.dirichlet import (
@@ -19,11 +20,12 @@ from anymax.analysis.dirichlet import (
     plan,
     read_results,
     train_all,
-    untrained,
+    without_training,
 )
 from anymax.analysis.dirichlet_report import interval, markdown, plot, t_quantile
 from anymax.data.dirichlet import draw_log_targets
 from anymax.models import Full, Sparse
+from anymax.models.free_contexts import circle
 from anymax.training import Adam, Cosine, Dirichlet, RunConfig
 from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
 
@@ -95,15 +97,24 @@ def test_a_study_with_other_settings_is_not_mixed_in(study: Path):
 
 def test_the_circle_has_every_mode_right_and_the_mean_the_least_divergence_of_one_for_all(tmp_path: Path):
     runs = planned(tmp_path, concentrations=[0.01, 1.0], seeds=[1, 2])
-    found = {(each.name, each.concentration, each.seed): each for each in untrained(runs)}
+    found = {(each.name, each.concentration, each.seed): each for each in without_training(runs)}
     assert set(found) == set(product((CIRCLE, MEAN), (0.01, 1.0), (1, 2)))
     task = runs[0].config.task
     for (name, concentration, seed), each in found.items():
+        log_targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed)
+        targets = log_targets.exp().numpy()
         if name == CIRCLE:
-            assert each.mode_matching == 1 and each.kl > 0
+            assert each.mode_matching == 1
+            # As near as any radius comes, those between the tried ones too.
+            tried = [
+                circle(log_targets.argmax(1), task.num_words, radius=10**x).log_probs() for x in linspace(-3, 5, 161)
+            ]
+            found_kl = [stats.entropy(targets, log_probs.detach().exp().numpy(), axis=1).mean() for log_probs in tried]
+            assert each.kl == pytest.approx(min(found_kl), rel=0.02)
+            assert 0 < found_kl.index(min(found_kl)) < len(found_kl) - 1
             continue
-        targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed).exp().numpy()
         assert each.kl == pytest.approx(stats.entropy(targets, targets.mean(0, keepdims=True), axis=1).mean())
+        assert each.kl < stats.entropy(targets, full_like(targets, 1 / task.num_words), axis=1).mean()
         assert each.mode_matching == (targets.argmax(1) == targets.mean(0).argmax()).mean()
 
 

@@ -11,8 +11,9 @@ import pytest
 from anymax.cli.progress import Terminal
 from anymax.cli.train import new_run
 from anymax.data.random_lengths import RandomLengths
+from anymax.models.estimator_config import Score
 from anymax.recipes import names
-from anymax.training import NonMonotone
+from anymax.training import NonMonotone, read_config
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")
@@ -87,7 +88,17 @@ def test_a_part_that_a_recipe_leaves_out_is_there_where_options_set_something_of
     assert new_run("grave.full", ["--stop.window=3", "--evaluate-every", "9"]).config.evaluate_every == 9
     config = new_run("grave.full", ["--task.batching.random-lengths.short", "0.5"]).config
     assert config.task.batching.random_lengths == RandomLengths(short=0.5) and config.stop is None
+    config = new_run("latent.signalling", ["--pick.baseline", "average"]).config
+    assert config.task.pick == Score("average")
+    # What is no option says nothing of parts.
+    assert new_run("grave.full", ["--data.path", "stop.txt"]).config.stop is None
     assert "--stop.windo" in complaint(capsys, "train", "grave.full", "--stop.windo", "3")
+
+
+def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
+    assert code_of("resume", "run", "--steps", "8", "--stop.window", "3") == 0
+    config = read_config(run)
+    assert (config.steps, config.stop) == (8, NonMonotone(3))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from anymax.losses import blocks
 from tests.contracts.linear_losses import (
     MEMBERS,
     REDUCTIONS,
@@ -33,8 +34,13 @@ def member(request: pytest.FixtureRequest) -> Member:
     return MEMBERS[request.param]
 
 
+@pytest.mark.parametrize("narrow", [0, blocks.NARROW], ids=["products by rows", "by columns"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_loss_and_gradients_are_those_of_all_scores(engine: str, member: Member, reduction: str) -> None:
+def test_loss_and_gradients_are_those_of_all_scores(
+    engine: str, member: Member, reduction: str, narrow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert D < blocks.NARROW
+    monkeypatch.setattr(blocks, "NARROW", narrow)
     tensors, target = member.make(3, 5), targets(3, 5, ignored=(3, 7))
     for budget, smoothing in ((1, 0.0), (4, 0.1), (None, 0.0)):
         got = member.fused(

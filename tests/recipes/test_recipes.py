@@ -68,7 +68,7 @@ def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() 
 
 def test_the_outputs_of_the_dirichlet_experiment_differ_in_the_output_and_its_rate_alone() -> None:
     runs = [find(name)() for name in names() if name.startswith("dirichlet.")]
-    assert len({repr(run.task.output) for run in runs}) == len(runs) == 6
+    assert len({repr(run.task.output) for run in runs}) == len(runs) == 7
     same = [replace(run, task=replace(run.task, output=Full()), optimizer=Adam(1.0)) for run in runs]
     assert all(run == same[0] for run in same)
 

@@ -76,7 +76,7 @@ def test_games_are_measured_by_the_likeliest_message_and_by_messages_as_they_are
     task.draws["valid"] = lambda *arguments: drawn.append(draw(*arguments)) or drawn[0]
     measured, (games,), model = measure(task), drawn, task.model
     success, expected, heard, likeliest = 0, 0.0, 0, set()
-    for candidates, target in zip(task.seen["valid"][games.candidates], games.target.tolist(), strict=True):
+    for candidates, target in zip(task.seen("valid", games.candidates), games.target.tolist(), strict=True):
         probs = model.mapping(model.sender(candidates[target].unsqueeze(0)))[0]
         picks = [int((model.receiver.embed(candidates) @ vector).argmax()) for vector in model.receiver.messages]
         mode = int(probs.argmax())
@@ -90,14 +90,15 @@ def test_games_are_measured_by_the_likeliest_message_and_by_messages_as_they_are
     assert measured["calls"] == (2 if name == "games by sample" else measured["messages"])
 
 
-def test_games_are_played_with_images_without_what_all_have_in_common_unless_told_otherwise():
-    task, plain = build(ALL["games"]), build(replace(ALL["games"], centred=False))
+def test_games_are_played_with_images_as_they_are_or_without_what_all_have_in_common():
+    plain, task = build(ALL["games"]), build(replace(ALL["games"], centred=True))
     numbers = {split: images.values.double() / 255 for split, images in task.images.items()}
     for split, values in numbers.items():
-        torch.testing.assert_close(plain.seen[split], values.float())
+        rows = torch.arange(len(values))
+        torch.testing.assert_close(plain.seen(split, rows), values.float())
         apart = values - numbers["train"].mean(0)
         expected = apart / apart.square().sum(-1, keepdim=True).sqrt()
-        torch.testing.assert_close(task.seen[split], expected.float(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(task.seen(split, rows), expected.float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["codes", "codes of independent bits", "codes by nvil"])
