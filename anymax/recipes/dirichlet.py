@@ -1,4 +1,4 @@
-"""Seven outputs on one experiment: a free vector for each of 500 contexts, distributions over 200 words drawn at random.
+"""Seven outputs on one experiment: a free vector for each of 500 contexts, random distributions over 200 words.
 
 Ganea et al. 2019 do not tell their numbers of contexts, words and dimensions. These separate the outputs and take
 seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them. Rates
@@ -33,7 +33,7 @@ def linear() -> RunConfig:
 
 
 def scaled() -> RunConfig:
-    """Dirichlet experiment: softmax with one learned scale, a piecewise linear function of one piece: PLIF's control."""
+    """Dirichlet experiment: softmax of products times one learned number, PLIF of one piece."""
     return dirichlet(Full(transform=PLIFConfig(1, rate=0.2)), lr=0.3)
 
 
