@@ -35,7 +35,7 @@ def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.C
         (["generate", "RUN", "The"], "task must be LanguageModeling here, got Dirichlet"),
         (["analyze", "bottleneck", "RUN"], "task must be LanguageModeling here, got Dirichlet"),
         (["compare", "dirichlet.linear", "dirichlet.plif"], "are compared by `anymax analyze dirichlet`"),
-        (["analyze", "dirichlet", "--outputs", "linar"], "outputs must be among linear, sigsoftmax, "),
+        (["analyze", "dirichlet", "--outputs", "linar"], "outputs must be among linear, scaled, sigsoftmax, "),
     ],
 )
 def test_what_makes_no_sense_is_told_in_a_line(command: list[str], message: str, capsys: pytest.CaptureFixture[str]):
