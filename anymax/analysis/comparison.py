@@ -301,7 +301,7 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
             axes.plot(places[first - 1], scores[first - 1], "o", color=colours[result.recipe])
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    # Few powers of ten lie close together.
+    # Curves that lie close together have hardly a power of ten between them.
     axes.yaxis.set_major_locator(MaxNLocator(8) if high < 5 * low else LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.minorticks_off()

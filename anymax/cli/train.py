@@ -225,14 +225,14 @@ def settings_of(config: RunConfig, options: list[str]) -> Settings:
 
 def _with_parts(config: _Config, names: Sequence[str]) -> _Config:
     """The same with the defaults of optional parts that have something by these names, as stop.window."""
-    kinds, parts = get_type_hints(type(config)), {}
+    parts = {}
     for field in fields(config):
         beneath = [name.partition(".")[2] for name in names if name.startswith(f"{field.name}.")]
         if not beneath:
             continue
         part: Any = getattr(config, field.name)
         if part is None and field.name in _OPTIONAL:
-            kind: Any = next(kind for kind in get_args(kinds[field.name]) if is_dataclass(kind))
+            kind: Any = next(kind for kind in get_args(get_type_hints(type(config))[field.name]) if is_dataclass(kind))
             part = kind()
         if is_dataclass(part) and not isinstance(part, type):
             parts[field.name] = _with_parts(part, beneath)

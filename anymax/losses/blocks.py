@@ -62,14 +62,14 @@ class Products:
     def __init__(self, pieces: Sequence[Piece], wanted: Sequence[bool]) -> None:
         self.pieces = pieces
         self._hidden: list[Tensor | None] = []
-        self._multipliers: list[Tensor | None] = []
+        self._multipliers: list[Tensor] = []
         self._weight: list[Tensor | None] = []
         self._bias: list[Tensor | None] = []
         for i, piece in enumerate(pieces):
             for_hidden, for_weight, for_bias = wanted[3 * i : 3 * i + 3]
             dtype = computed_in(piece.weight.dtype)
             self._hidden.append(large_empty(tuple(piece.hidden.shape), piece.hidden) if for_hidden else None)
-            self._multipliers.append(_by_columns(piece.weight) if for_hidden else None)
+            self._multipliers.append(_by_columns(piece.weight) if for_hidden else piece.weight)
             # Zeros, for the product that adds to them is faster than the one that writes.
             self._weight.append(
                 large_empty(tuple(piece.weight.shape), piece.weight, dtype).zero_() if for_weight else None
@@ -84,12 +84,11 @@ class Products:
             grad_BN = scores_BN[:, columns].to(piece.weight.dtype)
             factor_B1 = None if coefficient_B is None else coefficient_B[:, None]
             into_hidden, into_weight, into_bias = self._hidden[i], self._weight[i], self._bias[i]
-            multiplier_ND = self._multipliers[i]
             if into_weight is not None:
                 hidden_BD = piece.hidden[rows]
                 self._add_product(into_weight, grad_BN, hidden_BD if factor_B1 is None else hidden_BD * factor_B1)
-            if into_hidden is not None and multiplier_ND is not None:
-                torch.mm(grad_BN, multiplier_ND, out=into_hidden[rows])
+            if into_hidden is not None:
+                torch.mm(grad_BN, self._multipliers[i], out=into_hidden[rows])
                 if factor_B1 is not None:
                     into_hidden[rows].mul_(factor_B1)
             if into_bias is not None:

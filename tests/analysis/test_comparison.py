@@ -110,3 +110,13 @@ def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: 
     first, last = NEAR[0].curve
     comparison.plot(tmp_path / "dot.png", [replace(NEAR[0], curve=(first, replace(last, is_averaged=True))), *NEAR[1:]])
     assert (tmp_path / "dot.png").read_bytes() != drawn
+
+
+@pytest.mark.parametrize(("low", "high"), [(148.0, 375.0), (60.0, 20_000.0), (100.0, 5_000.0), (150.0, 170.0)])
+def test_the_axis_of_perplexities_has_ticks_from_where_curves_end_to_where_they_begin(low: float, high: float):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    curve = (Point(1e6, 1.0, math.log(high)), Point(2e6, 2.0, math.log(low)))
+    comparison._draw_curves(axes, [replace(result("one", 1, low), curve=curve)], {"one": "black"}, "words")
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(ticks) >= 3 and ticks[0] < 1.8 * low and ticks[-1] > high / 1.8
