@@ -122,17 +122,15 @@ def run(
     num_targets: int,
     coefficient: Tensor | None,
     *,
-    memory_budget: int,
+    per_block: int,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Losses of all targets and, if there is a coefficient for each, the gradients of the pieces and of the rule."""
     first = pieces[0]
     dtype = computed_in(first.weight.dtype)
-    group = max(1, first.hidden.shape[0] // max(1, num_targets))
-    n = sum(piece.weight.shape[0] for piece in pieces)
+    group, n = _rows_per_target(pieces, num_targets), _num_classes(pieces)
     losses_T = torch.zeros(num_targets, dtype=dtype, device=first.hidden.device)
     products = Products(pieces, wanted if coefficient is not None else [False] * len(wanted))
-    per_block = _targets_per_block(memory_budget, group * n, dtype, first.weight.dtype)
     # As many blocks as it takes, all of about the same size.
     per_block = -(-num_targets // max(1, -(-num_targets // per_block)))
     buffer = spread_rows(per_block * group, n, first.weight, dtype)
@@ -176,27 +174,36 @@ def _with_columns(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, slice]]:
         yield piece, slice(start, end)
 
 
-def _bytes_per_target(num_scores: int, computed_in: torch.dtype, held_in: torch.dtype) -> int:
+def _num_classes(pieces: Sequence[Piece]) -> int:
+    return sum(piece.weight.shape[0] for piece in pieces)
+
+
+def _rows_per_target(pieces: Sequence[Piece], num_targets: int) -> int:
+    return max(1, pieces[0].hidden.shape[0] // max(1, num_targets))
+
+
+def _bytes_per_target(pieces: Sequence[Piece], group: int) -> int:
+    held_in = pieces[0].weight.dtype
+    dtype = computed_in(held_in)
     # In half precision the products need the scores, and then their gradient, once more in that precision.
-    return num_scores * (computed_in.itemsize + (0 if computed_in == held_in else held_in.itemsize))
+    return group * _num_classes(pieces) * (dtype.itemsize + (0 if dtype == held_in else held_in.itemsize))
 
 
-def _targets_per_block(budget: int, num_scores: int, computed_in: torch.dtype, held_in: torch.dtype) -> int:
-    per_target = _bytes_per_target(num_scores, computed_in, held_in)
-    if budget < per_target:
+def targets_per_block(memory_budget: int, pieces: Sequence[Piece], num_targets: int) -> int:
+    """As many as have scores of so many bytes, and at least one."""
+    per_target = _bytes_per_target(pieces, _rows_per_target(pieces, num_targets))
+    if memory_budget < per_target:
         raise ValueError(
-            f"memory_budget must hold the scores of one target, {per_target} bytes, got {budget}; "
+            f"memory_budget must hold the scores of one target, {per_target} bytes, got {memory_budget}; "
             "leave it out for a default that does"
         )
-    return budget // per_target
+    return memory_budget // per_target
 
 
 def default_budget(pieces: Sequence[Piece], group: int) -> int:
     """Bytes for a block of scores, `group` rows for each target."""
     weight_bytes = sum(piece.weight.numel() * piece.weight.element_size() for piece in pieces)
-    n = sum(piece.weight.shape[0] for piece in pieces)
-    weight = pieces[0].weight
-    per_target = _bytes_per_target(group * n, computed_in(weight.dtype), weight.dtype)
-    if weight.shape[1] < NARROW:
+    per_target = _bytes_per_target(pieces, group)
+    if pieces[0].weight.shape[1] < NARROW:
         return max(NARROW_BUDGET, min(weight_bytes, LEAST_BUDGET), per_target)
     return max(LEAST_BUDGET, min(weight_bytes, MOST_BUDGET), weight_bytes // PART_OF_WEIGHT, per_target)

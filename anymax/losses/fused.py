@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anymax.kernels.backend import is_plain
 from anymax.kernels.operator import operator
-from anymax.losses.blocks import Piece, Rule, default_budget, run
+from anymax.losses.blocks import Piece, Rule, default_budget, run, targets_per_block
 from anymax.losses.linear_arguments import check_options, check_pieces
 from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
@@ -43,6 +43,9 @@ class RuleInputs(NamedTuple):
 
 
 MakeRule = Callable[[RuleInputs], Rule]
+WithoutBlocks = Callable[
+    [Sequence[Piece], RuleInputs, Tensor | None, Sequence[bool]], tuple[Tensor, list[Tensor | None]] | None
+]
 
 
 class Settings(NamedTuple):
@@ -63,6 +66,7 @@ def compute(
     coefficient: Tensor | None,
     settings: Settings,
     wanted: Sequence[bool],
+    without_blocks: WithoutBlocks | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses of all targets, zero where ignored, and the gradients of the wanted tensors.
 
@@ -71,6 +75,7 @@ def compute(
 
     Args:
         coefficient: how much the loss of each target weighs in what is differentiated; one number serves all.
+        without_blocks: what does the same as the rule in blocks, or gives None where it cannot.
     """
     counted_T = target_T != settings.ignore_index
     end = 3 * settings.num_pieces
@@ -83,22 +88,21 @@ def compute(
         hidden, weight, bias = tensors[i : i + 3]
         assert hidden is not None and weight is not None
         pieces.append(Piece(kept.of(hidden).reshape(-1, weight.shape[1]).contiguous(), weight, bias))
+    per_block = targets_per_block(settings.memory_budget, pieces, num_kept)
     extras = [tensor for tensor in tensors[end:] if tensor is not None]
-    rule = make_rule(RuleInputs(extras, wanted[end:], kept, settings.label_smoothing))
-    if any(wanted):
+    inputs = RuleInputs(extras, wanted[end:], kept, settings.label_smoothing)
+    if not any(wanted):
+        coefficient = None
+    else:
         assert coefficient is not None
         coefficient = kept.of(coefficient) if coefficient.dim() else coefficient.expand(num_kept)
         if settings.reduction == "mean" and not _is_half(tensors):
             coefficient = coefficient / max(num_kept, 1)
-    with torch.autocast(target_T.device.type, enabled=False):
-        losses, gradients = run(
-            rule,
-            pieces,
-            num_kept,
-            coefficient if any(wanted) else None,
-            memory_budget=settings.memory_budget,
-            wanted=wanted,
-        )
+    result = without_blocks(pieces, inputs, coefficient, wanted) if without_blocks is not None else None
+    if result is None:
+        with torch.autocast(target_T.device.type, enabled=False):
+            result = run(make_rule(inputs), pieces, num_kept, coefficient, per_block=per_block, wanted=wanted)
+    losses, gradients = result
     found = []
     for i, (gradient, tensor) in enumerate(zip(gradients, tensors, strict=False)):
         if not wanted[i] or gradient is None or tensor is None:
@@ -133,7 +137,7 @@ def _check_range(target_T: Tensor, counted_T: Tensor, weights: Sequence[Tensor],
         )
 
 
-def define(name: str, make_rule: MakeRule) -> None:
+def define(name: str, make_rule: MakeRule, without_blocks: WithoutBlocks | None = None) -> None:
     """Make an operator of a linear loss, which compilers take as one step."""
 
     def kernel(
@@ -148,7 +152,7 @@ def define(name: str, make_rule: MakeRule) -> None:
         wanted: list[bool],
     ) -> tuple[Tensor, list[Tensor]]:
         settings = Settings(name, num_pieces, reduction, ignore_index, label_smoothing, memory_budget)
-        return compute(make_rule, tensors, target, coefficient, settings, wanted)
+        return compute(make_rule, tensors, target, coefficient, settings, wanted, without_blocks)
 
     def fake(
         tensors: list[Tensor | None], target: Tensor, coefficient: Tensor | None, num_pieces: int, *rest: Any

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.func import functional_call
 
-from anymax.kernels.cross_entropy import cross_entropy_
+from anymax.kernels.cross_entropy import cross_entropy_, layer_cross_entropy, takes_layer
+from anymax.losses import blocks
 from anymax.losses.blocks import Block, Piece, Products, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
 from anymax.mappings.arguments import computed_in
@@ -43,7 +44,8 @@ def linear_cross_entropy(
         ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
         label_smoothing: how much of the target to spread evenly over all classes.
         memory_budget: bytes that a block of scores may take; by default as many as the weight takes, from 16 to 64 MiB,
-            or a quarter of a weight that takes more than 256; 4 MiB for hidden states of fewer than 16 numbers.
+            or a quarter of a weight that takes more than 256; 4 MiB for hidden states of fewer than 16 numbers. On a
+            CPU a small layer of such is computed row by row, and needs no block.
     """
     pieces = as_pieces(hidden, linear_weight, linear_bias)
     parameters = trained(transform)
@@ -183,4 +185,14 @@ class Transformed:
         return [*self.weighing.gradients(), *self.sums]
 
 
-define("linear_cross_entropy", lambda inputs: Plain(inputs, Weighing()))
+def without_blocks(
+    pieces: Sequence[Piece], inputs: RuleInputs, coefficient: Tensor | None, wanted: Sequence[bool]
+) -> tuple[Tensor, list[Tensor | None]] | None:
+    """The losses of a small layer of narrow hidden states, row by row; None for any other."""
+    hidden, weight, bias = pieces[0]
+    if len(pieces) > 1 or weight.shape[1] >= blocks.NARROW or not takes_layer(hidden, weight):
+        return None
+    return layer_cross_entropy(hidden, weight, bias, inputs.kept.target, inputs.label_smoothing, coefficient, wanted)
+
+
+define("linear_cross_entropy", lambda inputs: Plain(inputs, Weighing()), without_blocks)

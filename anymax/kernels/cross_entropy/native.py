@@ -1,17 +1,29 @@
 """Cross-entropy of rows in C++: native.cpp beside this file, called through ctypes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from anymax.kernels import library
+from anymax.kernels.memory import large_empty
 
-_NAMES = {torch.float32: "anymax_cross_entropy_float32", torch.float64: "anymax_cross_entropy_float64"}
+_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+# Rows of a layer's columns are whole groups of the widest vectors.
+_GROUP = 64
+# How many rows of hidden states are summed into one gradient of the columns before these are summed: in a fixed order,
+# whatever the number of threads, and the more exactly for it.
+_PART = 512
+
+
+def is_precise(tensor: Tensor) -> bool:
+    return tensor.dtype in _TYPES
 
 
 def why_unsupported(scores: Tensor) -> str | None:
     if scores.device.type != "cpu":
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if scores.dtype not in _NAMES:
+    if not is_precise(scores):
         return f"it takes float32 and float64, and the scores are {scores.dtype}"
     if scores.dim() == 2 and scores.shape[1] > 1 and scores.stride(1) != 1:
         return f"the entries of a row must stand side by side, and the strides are {scores.stride()}"
@@ -22,7 +34,7 @@ def cross_entropy_(scores_RN: Tensor, target_R: Tensor, label_smoothing: float, 
     num_rows, n = scores_RN.shape
     losses_R = scores_RN.new_empty(num_rows)
     target_R = target_R.long().contiguous()
-    call = library.function(_NAMES[scores_RN.dtype], "plppdilli")
+    call = library.function(f"anymax_cross_entropy_{_TYPES[scores_RN.dtype]}", "plppdilli")
     call(
         scores_RN.data_ptr(),
         scores_RN.stride(0),
@@ -35,3 +47,57 @@ def cross_entropy_(scores_RN: Tensor, target_R: Tensor, label_smoothing: float, 
         torch.get_num_threads(),
     )
     return losses_R
+
+
+def layer_cross_entropy(
+    hidden_RD: Tensor,
+    weight_ND: Tensor,
+    bias_N: Tensor | None,
+    target_R: Tensor,
+    label_smoothing: float,
+    coefficient_R: Tensor | None,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The loss of every row of a small linear layer, and what is wanted of the gradients of the first three tensors.
+
+    Args:
+        target_R: one class per row, in range.
+        label_smoothing: how much of the target is spread evenly over all classes.
+        coefficient_R: how much each loss weighs in what is differentiated; None where there is no gradient.
+    """
+    (num_rows, dim), n = hidden_RD.shape, weight_ND.shape[0]
+    stride = -(-n // _GROUP) * _GROUP
+    columns = hidden_RD.new_zeros(dim + 1, stride)
+    columns[:dim, :n] = weight_ND.T
+    if bias_N is not None:
+        columns[dim, :n] = bias_N
+    losses_R, by_hidden, by_columns = hidden_RD.new_empty(num_rows), None, None
+    if coefficient_R is not None and wanted[0]:
+        by_hidden = large_empty((num_rows, dim), hidden_RD)
+    if coefficient_R is not None and any(wanted[1:]):
+        by_columns = hidden_RD.new_zeros(-(-num_rows // _PART), dim + 1, stride)
+    target_R = target_R.long().contiguous()
+    coefficient_R = None if coefficient_R is None else coefficient_R.to(hidden_RD.dtype).contiguous()
+    call = library.function(f"anymax_layer_cross_entropy_{_TYPES[hidden_RD.dtype]}", "plllppppppdlli")
+    status = call(
+        columns.data_ptr(),
+        dim,
+        n,
+        stride,
+        hidden_RD.data_ptr(),
+        target_R.data_ptr(),
+        None if coefficient_R is None else coefficient_R.data_ptr(),
+        losses_R.data_ptr(),
+        None if by_hidden is None else by_hidden.data_ptr(),
+        None if by_columns is None else by_columns.data_ptr(),
+        label_smoothing,
+        num_rows,
+        _PART,
+        torch.get_num_threads(),
+    )
+    if status == -1:
+        raise MemoryError("no memory for the scratch space of the cross-entropy kernel, one row per thread")
+    if by_columns is None:
+        return losses_R, [by_hidden, None, None]
+    by_weight = by_columns[:, :dim, :n].sum(0).T.contiguous() if wanted[1] else None
+    return losses_R, [by_hidden, by_weight, by_columns[:, dim, :n].sum(0) if wanted[2] else None]
