@@ -100,10 +100,11 @@ class Sequence(Polytope):
 
     def extra(self, structures: Tensor) -> Tensor:
         """The transitions' part of the score."""
-        before, after = structures[:, :, :-1], structures[:, :, 1:]
+        after = structures[:, :, 1:]
         if self.transitions.dim() == 2:
-            return (before @ self.transitions * after).sum((2, 3))
-        return ((before[:, :, :, None] @ self.transitions[:, None])[:, :, :, 0] * after).sum((2, 3))
+            # The last position comes along: without it this were many small products instead of one.
+            return ((structures @ self.transitions)[:, :, :-1] * after).sum((2, 3))
+        return ((structures[:, :, :-1, None] @ self.transitions[:, None])[:, :, :, 0] * after).sum((2, 3))
 
     def best(self, scores: Tensor) -> Tensor:
         """Viterbi's algorithm."""

@@ -68,7 +68,7 @@ class VertexSets:
 
     def consider(self, vertex_NE: Tensor, linear_N: Tensor, mean_NE: Tensor) -> Entrants:
         """What a structure would bring to each set."""
-        # Rows times matrices, here and below: torch's batched product is several times slower with columns.
+        # Rows times matrices, here and below, as in `linear_scores`.
         with_entrant_NC, with_mean_NC = torch.bmm(torch.stack([vertex_NE, mean_NE], 1), self.vertices_NCE.mT).unbind(1)
         self._refine(with_mean_NC)
         size_N = vertex_NE.sum(1)
@@ -127,7 +127,8 @@ class VertexSets:
             change_NK = functional.pad(change_NK, (0, self._add_slots()))
         slot_N = self.is_used_NC.to(torch.uint8).argmin(1)
         direction_NK = (-change_NK).scatter_(1, 1 + slot_N[:, None], 1.0)
-        self.inverse_NKK.baddbmm_(direction_NK[:, :, None], (direction_NK / growth.sigma_N[:, None])[:, None])
+        # By broadcasting: torch's batched product of columns and rows is several times slower.
+        self.inverse_NKK.addcmul_(direction_NK[:, :, None], (direction_NK / growth.sigma_N[:, None])[:, None])
         self.solution_NK.scatter_(1, 1 + slot_N[:, None], grown_N[:, None])
         self._occupy(slot_N, entrants.vertex_NE, entrants.size_N, entrants.linear_N)
 
@@ -139,7 +140,7 @@ class VertexSets:
     def _remove(self, examples: Tensor, slots: Tensor) -> None:
         inverse, every = self.inverse_NKK[examples], torch.arange(len(examples), device=examples.device)
         column = inverse[every, 1 + slots]
-        inverse.baddbmm_(column[:, :, None], (column / -column[every, 1 + slots, None])[:, None])
+        inverse.addcmul_(column[:, :, None], (column / -column[every, 1 + slots, None])[:, None])
         inverse[every, 1 + slots] = inverse[every, :, 1 + slots] = 0
         self.inverse_NKK[examples] = inverse
         self.solution_NK[examples, 1 + slots] = 0
