@@ -16,6 +16,7 @@ import torch
 from anymax.data.prepared import Announce
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import Device, RunConfig
+from anymax.training.denormals import flushed_denormals
 from anymax.training.folder import (
     CHECKPOINTS,
     SUMMARY,
@@ -166,7 +167,7 @@ def _sitting(config: RunConfig) -> Iterator[Ranks]:
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
     try:
-        with joined(config.device) as ranks:
+        with flushed_denormals(), joined(config.device) as ranks:
             check_precision(config.precision, ranks.device)
             yield ranks
     finally:
