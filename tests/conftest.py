@@ -1,8 +1,14 @@
 """Shared by all tests: a seed for each, and the engines that kernels and everything above them are run through."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# Some virtual machines announce AMX but end a process that uses it, as torch's bfloat16 products do. Read by torch at
+# its first product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 import torch
 
 from anymax.kernels import library, use_backend
