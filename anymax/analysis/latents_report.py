@@ -97,4 +97,6 @@ def _draw_panel(axes: Axes, panel: _Panel) -> None:
     axes.set_title(panel.title, fontsize=9)
     axes.set_xlabel(panel.below, fontsize=8)
     axes.tick_params(labelsize=8)
+    # Steps of long trainings have six digits.
+    axes.locator_params(axis="x", nbins=4)
     clean(axes)
