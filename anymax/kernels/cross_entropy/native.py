@@ -96,7 +96,7 @@ def layer_cross_entropy(
         torch.get_num_threads(),
     )
     if status == -1:
-        raise MemoryError("no memory for the scratch space of the cross-entropy kernel, one row per thread")
+        raise MemoryError("no memory for the scratch space of the cross-entropy kernel, four rows per thread")
     if by_columns is None:
         return losses_R, [by_hidden, None, None]
     by_weight = by_columns[:, :dim, :n].sum(0).T.contiguous() if wanted[1] else None
