@@ -161,7 +161,9 @@ def test_autocast_is_near_and_carries_a_state() -> None:
 def test_a_model_in_bfloat16_gives_what_its_weights_give_in_float32() -> None:
     model = LSTMLM(FixedInput(V, D), FullOutput(V, H), LSTMConfig(D, H, 2)).bfloat16()
     wide, ids, target = copy.deepcopy(model).float(), words(2, 6), words(2, 6)
-    assert torch.equal(model.hidden(ids), wide.hidden(ids).bfloat16())
+    # Exactly where it is computed in float32, as on most processors, else to the precision of bfloat16.
+    tolerance = 0.02 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 0.0
+    torch.testing.assert_close(model.hidden(ids), wide.hidden(ids).bfloat16(), rtol=tolerance, atol=tolerance / 10)
     loss = model(ids, target)
     torch.testing.assert_close(loss, wide(ids, target), rtol=0.02, atol=0)
     loss.backward()

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from anymax.structured import Bits, Budget, Matching, Polytope, Sequence
 
+# How often a solver may begin anew.
+STARTS = 50
+
 
 @dataclass(frozen=True)
 class Small:
@@ -39,20 +42,28 @@ class Small:
         return structures
 
     def sparsemap(self, scores: Tensor) -> Tensor:
-        """The marginals by a quadratic programme over the probabilities of all structures."""
+        """The marginals by a quadratic programme over the probabilities of all structures.
+
+        The solver often ends a little early, so it begins anew until the duality gap says that it has not.
+        """
         linear, squared = self.linear(scores).numpy(), self.squared().numpy()
-        result = minimize(
-            lambda p: np.square(p @ squared).sum() / 2 - p @ linear,
-            np.full(len(linear), 1 / len(linear)),
-            jac=lambda p: squared @ (p @ squared) - linear,
-            bounds=[(0, 1)] * len(linear),
-            constraints=[{"type": "eq", "fun": lambda p: p.sum() - 1, "jac": np.ones_like}],
-            method="SLSQP",
-            options={"ftol": 1e-12, "maxiter": 500},
+        n = len(linear)
+        for start in [np.full(n, 1 / n), *np.random.default_rng(0).dirichlet(np.ones(n), size=STARTS)]:
+            result = minimize(
+                lambda p: np.square(p @ squared).sum() / 2 - p @ linear,
+                start,
+                jac=lambda p: squared @ (p @ squared) - linear,
+                bounds=[(0, 1)] * n,
+                constraints=[{"type": "eq", "fun": lambda p: p.sum() - 1, "jac": np.ones_like}],
+                method="SLSQP",
+                options={"ftol": 1e-15, "maxiter": 500},
+            )
+            probs = torch.from_numpy(result.x / result.x.sum())
+            if self.duality_gap(scores, probs, self.structures) < 1e-9:
+                return torch.einsum("s,s...->...", probs, self.structures)
+        raise AssertionError(
+            f"the solver came near from none of {STARTS + 1} starts; the last one said {result.message}"
         )
-        probs = torch.from_numpy(result.x / result.x.sum())
-        assert self.duality_gap(scores, probs, self.structures) < 1e-9, result.message
-        return torch.einsum("s,s...->...", probs, self.structures)
 
     def duality_gap(self, scores: Tensor, probs: Tensor, structures: Tensor) -> Tensor:
         """How much the objective could still rise, at most, from a distribution over some of the structures."""
