@@ -9,8 +9,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from anymax.cli.progress import Terminal
-from anymax.cli.train import Settings, default_folder, finish, found_from_anywhere, name_and_options, parse, settings_of
+from anymax.cli.train import Settings, found_from_anywhere, name_and_options, parse, settings_of, train_in
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import SGD, AveragedSGD
 from anymax.training.triggers import AtEpoch, NonMonotone
@@ -40,12 +39,7 @@ def finetune(arguments: Sequence[str]) -> int:
     stage = SecondStage(settings_of(second_stage(run, options), options))
     given = parse(stage, options, f"anymax finetune {name}", finetune.__doc__ or "")
     config = found_from_anywhere(given.settings.config())
-    folder = given.folder or default_folder(run.with_name(f"{run.name}-finetuned"))
-    from anymax.training import train as start
-
-    with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
-        outcome = start(config, folder, reporter=terminal, announce=terminal.announce)
-    return finish(outcome)
+    return train_in(given.folder, config, default=run.with_name(f"{run.name}-finetuned"))
 
 
 def second_stage(run: Path, options: Sequence[str]) -> RunConfig:

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -87,11 +86,15 @@ def train(arguments: Sequence[str]) -> int:
     given = new_run(name, options)
     config = found_from_anywhere(given.config)
     text = config.task.data.path if isinstance(config.task, LanguageModeling) else None
-    folder = given.folder or default_folder(RUNS / (name if text is None else text.stem))
+    return train_in(given.folder, config, default=RUNS / (name if text is None else text.stem))
+
+
+def train_in(folder: Path | None, config: RunConfig, *, default: Path) -> int:
+    """Train in a folder, or where none was named in the default, with the next number where that is taken."""
     from anymax.training import train as start
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
-        outcome = start(config, folder, reporter=terminal, announce=terminal.announce)
+        outcome = start(config, folder or default, number=folder is None, reporter=terminal, announce=terminal.announce)
     return finish(outcome)
 
 
@@ -142,9 +145,11 @@ def finish(outcome: Outcome) -> int:
     run, console = outcome.folder, Console()
     if int(os.environ.get("RANK", 0)):
         return 0
-    if outcome.stopped is not None:
+    if outcome.stopped == "diverged":
+        return 1
+    if outcome.stopped == "signal":
         console.print(f"Go on with: anymax resume {run}", highlight=False, soft_wrap=True)
-        return INTERRUPTED if outcome.stopped == "signal" else 1
+        return INTERRUPTED
     if _is_shared():
         # Measuring needs no second process, and one alone cannot join the group again.
         console.print(f"Trained. Measure it with: anymax evaluate {run}", highlight=False, soft_wrap=True)
@@ -252,17 +257,6 @@ def found_from_anywhere(config: RunConfig) -> RunConfig:
     return replace(config, task=replace(task, images=replace(task.images, path=path, root=root)))
 
 
-def default_folder(folder: Path) -> Path:
-    """Where a run goes whose folder was not named."""
-    return folder if _is_shared() else _free(folder)
-
-
 def _is_shared() -> bool:
-    """Whether torchrun started several processes, which must all name one folder without asking each other."""
+    """Whether torchrun started several processes."""
     return int(os.environ.get("WORLD_SIZE", 1)) > 1
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or with a number where it is taken; an empty one, as a failed start leaves it, is free."""
-    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return next(path for path in chain([folder], numbered) if not path.exists() or not any(path.iterdir()))

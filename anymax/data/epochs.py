@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 Drawn = TypeVar("Drawn")
 
@@ -57,9 +57,18 @@ class Epochs(ABC, Generic[Drawn]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; refused for batches made of something else."""
-        ours, theirs = self._made_of(), state["made_of"]
+        ours, theirs = self._made_of(), state.get("made_of") if isinstance(state, dict) else None
+        if not isinstance(theirs, dict):
+            raise ValueError("state must be what state_dict gave, an object with made_of, epoch and position")
         different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if different:
             changes = ", ".join(f"{name} {theirs.get(name)} (now {ours.get(name)})" for name in different)
             raise ValueError(f"state must come from the same batches, but it was made with {changes}; use those again")
-        self.epoch, self.position = state["epoch"], state["position"]
+        epoch, position = state.get("epoch"), state.get("position")
+        if not (_is_index(epoch) and _is_index(position) and position < self.length(epoch)):
+            raise ValueError(f"state must tell a batch that an epoch has, got batch {position!r} of epoch {epoch!r}")
+        self.epoch, self.position = epoch, position
+
+
+def _is_index(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 31

@@ -4,6 +4,8 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
 
+from anymax.models.sizes import check_sizes
+
 Penalty = Literal["mean_square", "norm"]
 DROPOUTS = ("word_dropout", "input_dropout", "layer_dropout", "output_dropout", "weight_dropout")
 
@@ -45,9 +47,7 @@ class AWDLSTMConfig:
     penalty: Penalty = "mean_square"
 
     def __post_init__(self) -> None:
-        for name in ("input_dim", "hidden_dim", "num_layers", "output_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim, output_dim=self.output_dim)
         for name in DROPOUTS:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")

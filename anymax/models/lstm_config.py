@@ -3,6 +3,8 @@
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Self
 
+from anymax.models.sizes import check_sizes
+
 
 @dataclass(frozen=True)
 class LSTMConfig:
@@ -24,9 +26,7 @@ class LSTMConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("input_dim", "hidden_dim", "num_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim)
         if not 0 <= self.dropout <= 1:
             raise ValueError(f"dropout must lie between 0 and 1, got {self.dropout}")
 
@@ -34,6 +34,11 @@ class LSTMConfig:
     def output_dim(self) -> int:
         """How wide the vectors are that the output layer reads."""
         return self.hidden_dim
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How wide each layer is."""
+        return (self.hidden_dim,) * self.num_layers
 
     def toy(self) -> Self:
         """The same model at a size for tests."""

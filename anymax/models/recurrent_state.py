@@ -3,7 +3,7 @@
 Shapes: B batch, H how wide a layer is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from torch import Tensor
@@ -41,6 +41,12 @@ class RecurrentState:
             for i, layer in enumerate(self._held or [])
             for name, held in zip(("hidden", "cell"), layer, strict=True)
         }
+
+    def check(self, batch: int, widths: Sequence[int]) -> None:
+        """Refuse what another batch or other layers left."""
+        held = [tuple(hidden_BH.shape) for hidden_BH, _ in self._held or []]
+        if held != [(batch, width) for width in widths] or not all(h.is_floating_point() for h, _ in self._held or []):
+            raise ValueError(f"the state must have {batch} rows for layers of {tuple(widths)}, got {held}")
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:

@@ -3,6 +3,8 @@
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
 
+from anymax.models.sizes import check_sizes
+
 Positions = Literal["sinusoidal", "rotary", "none"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "swiglu"]
@@ -42,9 +44,7 @@ class TransformerConfig:
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
-        for name in ("model_dim", "num_layers", "num_heads", "ffn_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(self.num_layers, model_dim=self.model_dim, num_heads=self.num_heads, ffn_dim=self.ffn_dim)
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")

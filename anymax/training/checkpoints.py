@@ -6,27 +6,72 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from anymax.data.writing import replacing
+from anymax.training.folder import DamagedError, read_json, write_json
+from anymax.training.lock import FolderLock
+from anymax.training.plain import from_plain
+from anymax.training.progress import Evaluated
 from anymax.training.tensors import Tensors
 from anymax.version import __version__
 
 FORMAT = 1
 STATE = "state.json"
 BEST = "best.json"
+DIVERGED = "diverged.json"
+# The weights must be there; the optimizer may hold nothing, and most tasks carry nothing.
+MODEL = "model.safetensors"
 
-# "best" is the one that was evaluated best, or the last where none was.
+# "best" is the one that was evaluated best, or the last where none was. After a divergence, "last" is the one to resume
+# from.
 Which = int | Literal["last", "best"]
 
 
-class DamagedError(ValueError):
-    """A checkpoint that is not as it was written."""
+@dataclass(frozen=True)
+class Divergence:
+    """A run whose numbers became infinite or undefined.
+
+    Args:
+        step: the last step whose weights were finite.
+        resume_from: the checkpoint to resume from; None where none was saved.
+    """
+
+    step: int
+    resume_from: int | None
+
+
+Note = TypeVar("Note", Evaluated, Divergence)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Header:
+    """What every state holds, whatever was saved with it."""
+
+    format: int
+    version: str
+    step: int
+    files: dict[str, FileRecord]
+    identity: dict[str, str]
+
+    def __post_init__(self) -> None:
+        for name in self.files:
+            if not re.fullmatch(r"\w+\.safetensors", name):
+                raise ValueError(f"files must be named as model.safetensors is, got {name!r}")
+        if MODEL not in self.files:
+            raise ValueError(f"files must name {MODEL}")
 
 
 @dataclass(frozen=True)
@@ -34,12 +79,14 @@ class Checkpoint:
     """What was saved after a step.
 
     Args:
-        state: plain values.
+        header: what the state of every checkpoint holds.
+        state: all of the state, as plain values; but for the header they are not checked.
         tensors: by the names of the files, without their ending.
     """
 
     path: Path
     step: int
+    header: Header
     state: dict[str, Any]
     tensors: dict[str, Tensors]
 
@@ -49,7 +96,7 @@ class Checkpoint:
 
     def check_identity(self, identity: Mapping[str, str]) -> None:
         """Refuse weights that belong to something else."""
-        theirs: dict[str, str] = self.state["identity"]
+        theirs = self.header.identity
         for name in {**theirs, **identity}:
             if theirs.get(name) != identity.get(name):
                 raise ValueError(
@@ -64,28 +111,41 @@ class Checkpoints:
     Args:
         folder: the run's folder for them.
         keep: how many of the last stay; the best stays besides.
+        lock: of the run's folder; nothing is saved where it no longer holds.
     """
 
-    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+    def __init__(self, folder: Path, *, keep: int = 2, lock: FolderLock | None = None) -> None:
         self.folder = folder
         self.keep = keep
+        self.lock = lock
 
     def steps(self) -> list[int]:
         """The steps that were saved, rising."""
         if not self.folder.is_dir():
             return []
-        names = (re.fullmatch(r"step_(\d+)", path.name) for path in self.folder.iterdir())
-        return sorted(int(name[1]) for name in names if name is not None)
+        names = {path.name: re.fullmatch(r"step_(\d+)", path.name) for path in self.folder.iterdir()}
+        steps = {name: int(match[1]) for name, match in names.items() if match is not None}
+        return sorted(step for name, step in steps.items() if self.path(step).name == name)
 
     def path(self, step: int) -> Path:
         return self.folder / f"step_{step:07d}"
 
-    def save(self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensors]) -> Path:
-        """Write a checkpoint under another name and rename it when all of it is on the disk."""
-        path, part = self.path(step), self.folder / f".step_{step:07d}.part"
-        shutil.rmtree(part, ignore_errors=True)
+    def save(
+        self, step: int, state: Mapping[str, Any], tensors: Mapping[str, Tensors], *, diverged: bool = False
+    ) -> Path:
+        """Write a checkpoint under another name and rename it when all of it is on the disk.
+
+        Args:
+            diverged: whether its weights led to numbers that are not finite. Such a checkpoint is none of `steps`, and
+                only `load` of its step finds it.
+        """
+        if self.lock is not None:
+            self.lock.check()
+        path, part = self._aside(step) if diverged else self.path(step), self.folder / f".step_{step:07d}.part"
+        _delete(part)
         try:
-            part.mkdir(parents=True)
+            self.folder.mkdir(exist_ok=True)
+            part.mkdir()
             files = {name: _write_tensors(part / f"{name}.safetensors", held) for name, held in tensors.items() if held}
             described = {f"{name}.safetensors": description for name, description in files.items()}
             _write_state(part / STATE, {**state, "step": step, "version": __version__, "files": described})
@@ -102,62 +162,86 @@ class Checkpoints:
         """Read a checkpoint and check that it is as it was written."""
         step = self.find(which)
         try:
-            return _read(self.path(step), step)
+            return _read(self._saved_path(step), step)
         except DamagedError as error:
             raise DamagedError(f"{error}; {self._what_else(step)}") from error
 
     def find(self, which: Which) -> int:
         """The step of a checkpoint."""
         steps = self.steps()
+        if isinstance(which, int):
+            if which not in steps and not self._aside(which).exists():
+                there = f"one that was saved, {', '.join(map(str, steps))}" if steps else "left out, as none was saved"
+                raise ValueError(f"step must be {there}, got {which}")
+            return which
         if not steps:
             raise ValueError(f"{self.folder} must hold a checkpoint, but none was saved yet; train for longer")
-        best = self.best()
-        if which == "best" and best is not None:
-            which = best["step"]
-        if isinstance(which, str):
-            return steps[-1]
-        if which not in steps:
-            raise ValueError(f"step must be one that was saved, {', '.join(map(str, steps))}, got {which}")
-        return which
+        if which == "best" and (best := self.best()) is not None:
+            return self.find(best.step)
+        diverged = self.divergence()
+        return diverged.resume_from if diverged is not None and diverged.resume_from in steps else steps[-1]
 
-    def best(self) -> dict[str, Any] | None:
+    def best(self) -> Evaluated | None:
         """The step that was evaluated best and its metrics; None where none was evaluated."""
-        file = self.folder / BEST
-        if not file.exists():
-            return None
-        try:
-            best: dict[str, Any] = json.loads(file.read_text())
-        except ValueError:
-            raise DamagedError(f"{file} is damaged; remove it and choose a step, as with --step N") from None
-        return best
+        return self._note(BEST, Evaluated, "remove it and choose a step, as with --step N")
 
-    def settle(self, best: Mapping[str, Any] | None) -> None:
+    def divergence(self) -> Divergence | None:
+        """What ended the run, where that was numbers that are not finite."""
+        return self._note(DIVERGED, Divergence, "remove it")
+
+    def settle(self, best: Evaluated | None) -> None:
         """Note the best and remove what is neither last nor best."""
         if best is None:
             (self.folder / BEST).unlink(missing_ok=True)
         else:
-            with replacing(self.folder / BEST) as file:
-                file.write((json.dumps(best, indent=2) + "\n").encode())
+            write_json(self.folder / BEST, asdict(best))
         for step in self.steps()[: -self.keep]:
-            if best is None or step != best["step"]:
+            if best is None or step != best.step:
                 self._remove(step)
 
-    def remove_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, which a run that goes back will take anew."""
+    def note_divergence(self, divergence: Divergence) -> None:
+        """Have `last` be the checkpoint to resume from."""
+        self.folder.mkdir(exist_ok=True)
+        write_json(self.folder / DIVERGED, asdict(divergence))
+
+    def go_back(self, step: int) -> None:
+        """Remove what came after the checkpoint that a run resumes from, and what its divergence left."""
         for later in self.steps():
             if later > step:
                 self._remove(later)
+        for aside in self.folder.glob("diverged_*"):
+            if aside == self._aside(step):
+                aside.rename(self.path(step))
+            else:
+                _delete(aside)
+        (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
         """Remove what writes and removals left that were killed halfway."""
         for path in self.folder.glob(".*.part"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            _delete(path)
+
+    def _saved_path(self, step: int) -> Path:
+        path = self.path(step)
+        return path if path.exists() else self._aside(step)
+
+    def _aside(self, step: int) -> Path:
+        return self.folder / f"diverged_{step:07d}"
+
+    def _note(self, name: str, kind: type[Note], remedy: str) -> Note | None:
+        file = self.folder / name
+        if not file.exists():
+            return None
+        try:
+            return from_plain(kind, read_json(file))
+        except ValueError as error:
+            raise DamagedError(f"{file} is damaged: {error}; {remedy}") from None
 
     def _remove(self, step: int) -> None:
         # Renamed first, so that a checkpoint is never there in part.
         part = self.folder / f".removed_{step:07d}.part"
         self.path(step).rename(part)
-        shutil.rmtree(part)
+        _delete(part)
 
     def _why_not_saved(self, step: int, error: Exception) -> str:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -170,6 +254,14 @@ class Checkpoints:
             if step != damaged and _is_whole(self.path(step), step):
                 return f"that of step {step} is whole: choose it with --step {step}"
         return "no other checkpoint is whole, so train anew in another folder"
+
+
+def _delete(path: Path) -> None:
+    """Remove a file, a folder or a link, where there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write_tensors(file: Path, tensors: Tensors) -> dict[str, Any]:
@@ -190,46 +282,48 @@ def _write_state(file: Path, state: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path, step: int) -> Checkpoint:
-    state = _read_state(path, step)
+    header, state = _read_state(path, step)
     tensors = {}
-    for name, description in state["files"].items():
-        _check_file(path / name, description)
-        tensors[name.removesuffix(".safetensors")] = load_file(path / name)
-    return Checkpoint(path, step, state, tensors)
+    for name, record in header.files.items():
+        _check_file(path / name, record)
+        try:
+            tensors[name.removesuffix(".safetensors")] = load_file(path / name)
+        except (SafetensorError, ValueError, LookupError, RuntimeError) as error:
+            raise DamagedError(f"{path / name} is damaged: {error}") from None
+    return Checkpoint(path, step, header, state, tensors)
 
 
-def _read_state(path: Path, step: int) -> dict[str, Any]:
+def _read_state(path: Path, step: int) -> tuple[Header, dict[str, Any]]:
     file = path / STATE
-    try:
-        state: dict[str, Any] = json.loads(file.read_text())
-        newest, stated = state["format"], state.pop("sha256")
-    except FileNotFoundError:
-        raise DamagedError(f"{file} is missing") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DamagedError(f"{file} is damaged") from None
+    state = read_json(file)
+    newest, stated = state.get("format"), state.pop("sha256", None)
     if isinstance(newest, int) and newest > FORMAT:
         raise ValueError(
             f"{file} has format {newest}, and this anymax {__version__} reads up to {FORMAT}; use a newer anymax"
         )
-    if stated != _digest_of_state(state) or state["step"] != step:
+    if stated != _digest_of_state(state) or state.get("step") != step:
         raise DamagedError(f"{file} is damaged: its hash differs")
-    return state
+    try:
+        return from_plain(Header, {field.name: state.get(field.name) for field in fields(Header)}), state
+    except ValueError as error:
+        raise DamagedError(f"{file} is damaged: {error}") from None
 
 
-def _check_file(file: Path, description: Mapping[str, Any]) -> None:
-    if not file.exists():
-        raise DamagedError(f"{file} is missing")
-    size, expected = file.stat().st_size, description["bytes"]
-    if size != expected:
-        raise DamagedError(f"{file} is damaged: it has {size} of its {expected} bytes")
-    if _digest(file) != description["sha256"]:
+def _check_file(file: Path, record: FileRecord) -> None:
+    if not file.is_file():
+        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
+    size = file.stat().st_size
+    if size != record.bytes:
+        raise DamagedError(f"{file} is damaged: it has {size} of its {record.bytes} bytes")
+    if _digest(file) != record.sha256:
         raise DamagedError(f"{file} is damaged: its hash differs")
 
 
 def _is_whole(path: Path, step: int) -> bool:
     try:
-        for name, description in _read_state(path, step)["files"].items():
-            _check_file(path / name, description)
+        header, _ = _read_state(path, step)
+        for name, record in header.files.items():
+            _check_file(path / name, record)
     except ValueError:
         return False
     return True

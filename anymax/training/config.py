@@ -25,6 +25,8 @@ Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
 
 TOY_STEPS = 6
+# The steps of every epoch are counted before the first.
+MOST_EPOCHS = 100_000
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class RunConfig:
         check_counts(checkpoint_every=self.checkpoint_every, keep=self.keep)
         self._check_evaluations()
         check_positive(epochs=self.epochs, clip=self.clip)
+        if self.epochs is not None and self.epochs > MOST_EPOCHS:
+            raise ValueError(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs:,.0f}; give steps instead")
         check_counts(0, seed=self.seed)
         for name, choices in (("precision", Precision), ("parallel", Parallel), ("device", Device)):
             if getattr(self, name) not in get_args(choices):

@@ -1,15 +1,15 @@
-"""The folder of a run: its config, its summary, and whether it can be written to. Imports no torch."""
+"""The folder of a run: its config, its summary, and whether it has room. Imports no torch."""
 
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from anymax.data.writing import replacing
 from anymax.training.config import RunConfig
+from anymax.training.lock import is_free
 from anymax.training.plain import as_plain, from_plain
 
 CONFIG = "config.json"
@@ -18,6 +18,10 @@ CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
 # What a run reaches on the test split, written when it ends.
 TESTED = f"{EVALUATIONS}/test.json"
+
+
+class DamagedError(ValueError):
+    """A file of a run that is not as it was written."""
 
 
 def read_config(folder: str | os.PathLike[str]) -> RunConfig:
@@ -31,14 +35,28 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.exists():
         raise ValueError(f"folder must hold a run, but {file} is missing; name the folder that `anymax train` made")
     try:
-        values: dict[str, Any] = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}; bring back the config the run was started with") from None
-    return values
+        return read_json(file)
+    except DamagedError as error:
+        raise DamagedError(f"{error}; bring back the config the run was started with") from None
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
     write_json(folder / CONFIG, as_plain(config))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a file holds, which may come from anybody."""
+    if not file.is_file():
+        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
+    try:
+        values = json.loads(file.read_bytes())
+    except RecursionError:
+        raise DamagedError(f"{file} is damaged: it is nested too deeply") from None
+    except ValueError as error:
+        raise DamagedError(f"{file} is damaged: {error}") from None
+    if not isinstance(values, dict):
+        raise DamagedError(f"{file} is damaged: it must hold an object, got a {type(values).__name__}")
+    return values
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:
@@ -62,7 +80,7 @@ def check_new(folder: Path) -> None:
         raise ValueError(
             f"folder must be new, but {folder} holds a run; go on with it by `anymax resume {folder}`, or name another"
         )
-    if folder.is_dir() and any(not path.match(".*.part") for path in folder.iterdir()):
+    if not is_free(folder):
         raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
 
 
@@ -70,16 +88,6 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what writes left that were killed halfway."""
     for path in folder.glob(".*.part"):
         path.unlink()
-
-
-def check_writable(folder: Path) -> None:
-    """Make the folder where it is missing, and refuse one that nothing can be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"folder must be writable, but {folder} is not: {error.strerror}; name another") from None
 
 
 def check_room(folder: Path, needed: int) -> None:

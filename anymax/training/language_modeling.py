@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
-from anymax.data.batches import IGNORE_INDEX, Batch, Batches
+from anymax.data.batches import IGNORE_INDEX, Batch, Batches, share
 from anymax.data.corpus import Split
+from anymax.data.lexicon import Lexicon
 from anymax.data.prepared import Announce
 from anymax.data.units import Units
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
-from anymax.models import LanguageModel, RecurrentState, build_language_model
+from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.building import output_rates
 from anymax.models.language_model import fsdp_groups, learned_alphas
+from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoints import Checkpoints, Which
 from anymax.training.folder import CHECKPOINTS, read_config
 from anymax.training.language_modeling_config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
@@ -36,8 +38,12 @@ def build(
         else:
             prepared = reopen(config.data, folder, progress=announce)
     prepared.split("valid")
-    model = build_language_model(config.model, prepared.lexicon)
-    return LanguageModelingTask(config, prepared, model, ranks, seed=seed)
+    return LanguageModelingTask(config, prepared, _new_model(config, prepared.lexicon), ranks, seed=seed)
+
+
+def _new_model(config: LanguageModeling, lexicon: Lexicon) -> LanguageModel:
+    check_fits_memory(lambda: build_language_model(config.model, lexicon))
+    return build_language_model(config.model, lexicon)
 
 
 class LanguageModelingTask(Task):
@@ -102,7 +108,13 @@ class LanguageModelingTask(Task):
         return {} if carry is None else carry.tensors()
 
     def load_carry(self, tensors: dict[str, Tensor]) -> RecurrentState | None:
-        return RecurrentState.of_tensors(tensors) if self.model.carries_state else None
+        body, batching = self.config.model.body, self.config.batching
+        if isinstance(body, TransformerConfig) or not isinstance(batching, Contiguous):
+            raise ValueError(f"{type(body).__name__} carries no state from batch to batch, got {', '.join(tensors)}")
+        state = RecurrentState.of_tensors(tensors)
+        first, end = share(batching.batch_size, self.ranks.rank, self.ranks.world_size)
+        state.check(end - first, body.widths)
+        return state
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         return self.perplexity(model, split).metrics()
@@ -202,6 +214,6 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     if units is None:
         raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")
     checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
-    model = build_language_model(config.model, units.lexicon)
+    model = _new_model(config, units.lexicon)
     load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
     return OpenedModel(model.eval(), units)

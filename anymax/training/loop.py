@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,7 +19,8 @@ from anymax.latent.estimate import LossNotFiniteError
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import RunConfig
 from anymax.training.folder import CHECKPOINTS
-from anymax.training.metrics import Metrics
+from anymax.training.lock import FolderLock
+from anymax.training.metrics import Metrics, read_metrics
 from anymax.training.optimizers import AveragedSGD
 from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
@@ -43,17 +45,27 @@ class Loop:
     Args:
         task: with the bare model.
         reporter: told what happens, on the first rank.
+        lock: of the folder, on the first rank.
     """
 
-    def __init__(self, config: RunConfig, folder: Path, task: Task, ranks: Ranks, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        task: Task,
+        ranks: Ranks,
+        reporter: Reporter,
+        lock: FolderLock | None = None,
+    ) -> None:
         self.config = config
         self.folder = folder
         self.task = task
         self.ranks = ranks
+        self.lock = lock
         self.reporter = reporter if ranks.is_first else Silent()
         self.model = wrap(task, ranks, config.parallel, compile=config.compile)
         self.updater = Updater(task.model, config, ranks, task.rates(), task.undecayed())
-        self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep), task, self.updater, ranks)
+        self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep, lock=lock), task, self.updater, ranks)
         self.batches = task.batches("train")
         self.total_steps = config.total_steps(self.batches.length)
         config.schedule.check_fits(self.total_steps)
@@ -232,10 +244,10 @@ class Loop:
         self.reporter.evaluated(record)
         return is_best
 
-    def _save(self, place: Place | None = None) -> None:
+    def _save(self) -> None:
         if not self.saver.is_finite():
             raise DivergedError("the weights became infinite or undefined")
-        place = place or Place(self.batches.state_dict(), self.task.carry_state(self.carry))
+        place = Place(self.batches.state_dict(), self.task.carry_state(self.carry))
         with self._counting():
             if self.metrics is not None:
                 self.metrics.sync()
@@ -243,19 +255,30 @@ class Loop:
         self.reporter.saved(path)
 
     def _give_up(self, problem: str, place: Place) -> Outcome:
-        """Save the weights from before a step that failed, and say what to do."""
-        step = self.progress.step
-        try:
-            self._save(place)
-            kept = f"the weights of step {step} are saved"
-        except DivergedError:
-            good = self.saver.checkpoints.steps()
-            kept = f"the last good weights are those of step {good[-1]}" if good else "no weights were saved before"
+        """Put the weights from before a step that failed aside, and say from where to resume and how."""
+        resume_from = self._last_sound_step() if self.ranks.is_first else None
+        self.saver.save_diverged(self.progress, place, resume_from)
+        start = "the first step, as no checkpoint was saved before" if resume_from is None else f"step {resume_from}"
+        lr, clip = self.config.optimizer.lr, self.config.clip
         self.reporter.message(
-            f"{problem} after step {step}, and {kept}; lower optimizer.lr, now {self.config.optimizer.lr}, or clip, "
-            f"now {self.config.clip}, and resume"
+            f"{problem} after step {self.progress.step}. Resume from {start}, with a lower learning rate (now {lr:g}) "
+            f"or a smaller clip (now {clip}): anymax resume {shlex.quote(str(self.folder))} --optimizer.lr {lr / 4:g}"
         )
         return self._outcome("diverged")
+
+    def _last_sound_step(self) -> int | None:
+        """The last checkpoint before the step that failed at which the loss was no higher than when training began.
+
+        Where there is none, the one that was evaluated best, or else the first that is left.
+        """
+        losses = [(record["step"], record["loss"]) for record in read_metrics(self.folder) if record["kind"] == "train"]
+        saved = self.saver.checkpoints.steps()
+        for step in reversed(saved):
+            seen = [loss for recorded, loss in losses if recorded <= step]
+            if step < self.progress.step and (not seen or seen[-1] <= seen[0]):
+                return step
+        best = self.progress.best
+        return best.step if best is not None and best.step in saved else next(iter(saved), None)
 
     def _start(self) -> None:
         self.model.train()

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 
+# Characters of a value in a message.
+MOST_SHOWN = 120
+
 NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path as a string"}
 
 
@@ -40,10 +43,12 @@ def from_plain(kind: type[T], values: Any, *, place: str = "") -> T:
 
 def _dataclass(kind: Any, values: Any, place: str) -> Any:
     if not isinstance(values, dict):
-        raise ValueError(f"{place or 'the config'} must be an object, the fields of {kind.__name__}, got {values!r}")
+        raise ValueError(
+            f"{place or 'the config'} must be an object, the fields of {kind.__name__}, got {shown(values)}"
+        )
     given = {name: value for name, value in values.items() if name != "kind"}
     if values.get("kind", kind.__name__) != kind.__name__:
-        raise ValueError(f"{_at(place, 'kind')} must be {kind.__name__!r}, got {values['kind']!r}")
+        raise ValueError(f"{_at(place, 'kind')} must be {kind.__name__!r}, got {shown(values['kind'])}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     _check_names(kind, fields, given, place)
     hints = get_type_hints(kind)
@@ -58,7 +63,7 @@ def _check_names(kind: Any, fields: Mapping[str, Any], given: Mapping[str, Any],
     where = f"{place} ({kind.__name__})" if place else kind.__name__
     unknown = [name for name in given if name not in fields]
     if unknown:
-        raise ValueError(f"{where} has no field {unknown[0]!r}; its fields are {', '.join(fields)}")
+        raise ValueError(f"{where} has no field {shown(unknown[0])}; its fields are {', '.join(fields)}")
     missing = [
         name
         for name, field in fields.items()
@@ -74,13 +79,15 @@ def _parse(hint: Any, value: Any, place: str) -> Any:
         return _union(arguments, value, place)
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in arguments):
-            raise ValueError(f"{place} must be one of {', '.join(map(repr, arguments))}, got {value!r}")
+            raise ValueError(f"{place} must be one of {', '.join(map(repr, arguments))}, got {shown(value)}")
         return value
     if origin is tuple:
         return _tuple(arguments, value, place)
+    if origin is list:
+        return list(_tuple((arguments[0], ...), value, place))
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
-            raise ValueError(f"{place} must be an object, got {value!r}")
+            raise ValueError(f"{place} must be an object, got {shown(value)}")
         return {key: _parse(arguments[1], entry, _at(place, key)) for key, entry in value.items()}
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, place)
@@ -95,20 +102,21 @@ def _union(members: tuple[Any, ...], value: Any, place: str) -> Any:
         return _parse(rest[0], value, place)
     kinds: dict[str, Any] = {_name(member): member for member in rest if dataclasses.is_dataclass(member)}
     if isinstance(value, dict) and kinds:
-        if value.get("kind") not in kinds:
-            raise ValueError(f"{_at(place, 'kind')} must be one of {', '.join(kinds)}, got {value.get('kind')!r}")
-        return _dataclass(kinds[value["kind"]], value, place)
+        kind = value.get("kind")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise ValueError(f"{_at(place, 'kind')} must be one of {', '.join(kinds)}, got {shown(kind)}")
+        return _dataclass(kinds[kind], value, place)
     for member in sorted(rest, key=lambda member: member is not type(value)):
         try:
             return _parse(member, value, place)
         except ValueError:
             continue
-    raise ValueError(f"{place} must be one of {', '.join(map(_name, members))}, got {value!r}")
+    raise ValueError(f"{place} must be one of {', '.join(map(_name, members))}, got {shown(value)}")
 
 
 def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{place} must be a list, got {value!r}")
+        raise ValueError(f"{place} must be a list, got {shown(value)}")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         arguments = (arguments[0],) * len(value)
     if len(value) != len(arguments):
@@ -119,14 +127,21 @@ def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...
 
 
 def _scalar(hint: Any, value: Any, place: str) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is float and is_number:
+    # Torch and C take no larger ones.
+    is_whole = type(value) is int and abs(value) < 1 << 63
+    if hint is float and (is_whole or type(value) is float):
         return float(value)
-    if hint is Path and isinstance(value, str):
+    if hint is Path and isinstance(value, str) and "\0" not in value:
         return Path(value)
-    if hint in (bool, int, str, type(None)) and type(value) is hint:
+    if (hint is int and is_whole) or (hint in (bool, str, type(None)) and type(value) is hint):
         return value
-    raise ValueError(f"{place} must be {_name(hint)}, got {value!r}")
+    raise ValueError(f"{place} must be {_name(hint)}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value of a file in a message, where it may be of any length."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _name(hint: Any) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from anymax.training.checks import check_counts, check_not_negative
+from anymax.training.plain import from_plain
 
 
 @dataclass
@@ -68,9 +70,34 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Progress:
-        found = {name: Evaluated(**values[name]) if values[name] else None for name in ("evaluated", "best")}
-        return cls(**{**values, "since_record": Totals(**values["since_record"]), **found})
+    def from_plain(cls, values: Any, *, step: int, goal: str) -> Progress:
+        """The progress that `as_plain` gave these values for, which may come from anybody.
+
+        Args:
+            step: of the checkpoint they belong to.
+            goal: the metric that every evaluation has.
+        """
+        progress = from_plain(cls, values, place="progress")
+        progress._check(step, goal)
+        return progress
+
+    def _check(self, step: int, goal: str) -> None:
+        if self.step != step:
+            raise ValueError(f"progress.step must be that of the checkpoint, {step}, got {self.step}")
+        since = self.since_record
+        check_counts(
+            0, items=self.items, count=since.count, batches=since.batches, averaging_since=self.averaging_since
+        )
+        check_not_negative(seconds=self.seconds, training_seconds=self.training_seconds, since_record=since.seconds)
+        if not all(map(math.isfinite, (since.loss_sum, *since.log.values()))):
+            raise ValueError("progress.since_record must be finite")
+        if self.averaging_since is not None and self.averaging_since > step:
+            raise ValueError(f"progress.averaging_since must be at most {step}, got {self.averaging_since}")
+        for name, evaluated in (("evaluated", self.evaluated), ("best", self.best)):
+            if evaluated is not None and not (0 <= evaluated.step <= step and goal in evaluated.metrics):
+                raise ValueError(f"progress.{name} must have the {goal} of a step up to {step}, got {evaluated}")
+        if self.best is not None and math.isnan(self.best.metrics[goal]):
+            raise ValueError(f"progress.best must have a {goal} that is a number, got nan")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from functools import cache
+from itertools import count
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import PrefixStore, rendezvous
 
 from anymax.data.batches import share
 
@@ -21,6 +24,10 @@ from anymax.data.batches import share
 PATIENCE = timedelta(hours=2)
 # Seconds; letting go of finished work takes microseconds.
 UNTIL_IDLE = 0.1
+
+
+class PeerError(OSError):
+    """Another process of the run failed or is gone."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class Ranks:
         if failure is not None:
             raise failure
         if num_failures:
-            raise RuntimeError("the first rank failed and says why; this one only waited for it")
+            raise PeerError("the first process of the run failed and says why; this one only waited for it")
 
     def gather_rows(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, one below the other; ranks may have different numbers of them."""
@@ -115,13 +122,46 @@ def joined(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[Ranks]:
     if sys.platform == "linux" and os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         # On one machine the loopback is enough, and asks no name server for the machine's address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("nccl" if ranks.device.type == "cuda" else "gloo", timeout=PATIENCE)
+    backend = "nccl" if ranks.device.type == "cuda" else "gloo"
+    is_lost = False
     try:
+        dist.init_process_group(backend, store=_new_store(), rank=rank, world_size=world_size, timeout=PATIENCE)
         yield ranks
         # None leaves before all are done: the first holds what the others ask.
         dist.barrier()
+    except RuntimeError as error:
+        is_lost = _is_lost_connection(error)
+        if not is_lost:
+            raise
+        raise PeerError(
+            f"process {rank} of {world_size} lost the connection to another one, which ended or cannot be reached; "
+            "see what that one said, and resume the run"
+        ) from error
     finally:
-        leave()
+        # Nothing is waited for where a process is lost, as torchrun is about to end this one too.
+        if not is_lost:
+            leave()
+
+
+def _new_store() -> Any:
+    """Where the processes find each other: a part of one store, as a second store on its port would never answer."""
+    return PrefixStore(f"anymax/{next(_joins)}", _store())
+
+
+@cache
+def _store() -> Any:
+    store, _, _ = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    return store
+
+
+# All processes join equally often.
+_joins = count()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether torch says that a peer is gone; gloo's own errors have no type of their own."""
+    lost = ("onnection closed", "onnection reset", "onnection refused", "roken pipe", "ocket Timeout", "imed out")
+    return isinstance(error, dist.DistError) or any(part in str(error) for part in lost)
 
 
 def leave() -> None:
@@ -130,8 +170,9 @@ def leave() -> None:
     They need the interpreter to let go of finished work, and one that still does so when its group goes is waited for
     forever, as the group holds the interpreter meanwhile.
     """
-    time.sleep(UNTIL_IDLE)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        time.sleep(UNTIL_IDLE)
+        dist.destroy_process_group()
 
 
 def _device(name: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.device:

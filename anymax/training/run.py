@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,13 +23,13 @@ from anymax.training.folder import (
     changes,
     check_new,
     check_room,
-    check_writable,
     read_config,
     read_plain_config,
     remove_leftovers,
     write_config,
     write_json,
 )
+from anymax.training.lock import FolderLock, lock_next, numbered
 from anymax.training.loop import Loop, seed_of
 from anymax.training.metrics import check_tensorboard
 from anymax.training.plain import as_plain
@@ -42,12 +42,15 @@ from anymax.version import __version__
 
 # Besides those that are kept: the best, and the one that is being written.
 FURTHER_CHECKPOINTS = 2
+# More are only slower, and at some number the system starts no further ones and ends the process.
+THREADS_A_CORE = 16
 
 
 def train(
     config: RunConfig,
     folder: str | os.PathLike[str],
     *,
+    number: bool = False,
     reporter: Reporter | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
@@ -57,20 +60,18 @@ def train(
     SIGTERM end the step that is being taken, save, and return.
 
     Args:
-        folder: where to leave the run; must be new or empty.
+        folder: where to leave the run; must be new or empty, and no other process may be writing to it.
+        number: where the folder is taken, take the next that is free: `folder-2`, `folder-3`, ...
         reporter: told what happens, on the first rank; by default nobody.
         announce: told what is prepared before.
     """
-    folder = Path(folder)
-    with _sitting(config) as ranks:
+    with _sitting(config) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
-        ranks.on_first(lambda: check_new(folder))
-        ranks.on_first(lambda: check_writable(folder))
         task = _build(config, folder, ranks, announce)
         _begin_with(task, beginning)
         del beginning
         ranks.on_first(lambda: _check_room(config, folder, task))
-        loop = Loop(config, folder, task, ranks, reporter or Silent())
+        loop = Loop(config, folder, task, ranks, reporter or Silent(), lock)
         ranks.on_first(lambda: write_config(folder, config))
         ranks.on_first(lambda: task.save(folder))
         return _finish(loop)
@@ -96,8 +97,7 @@ def resume(
     before = read_plain_config(folder)
     config = config or read_config(folder)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    with _sitting(config) as ranks:
-        ranks.on_first(lambda: check_writable(folder))
+    with _sitting(config) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
         ranks.on_first(checkpoints.remove_leftovers)
         ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
@@ -107,7 +107,7 @@ def resume(
         else:
             _check_same_start(config, before)
         ranks.on_first(lambda: _check_room(config, folder, task))
-        loop = Loop(config, folder, task, ranks, reporter or Silent())
+        loop = Loop(config, folder, task, ranks, reporter or Silent(), lock)
         if checkpoint is None:
             ranks.on_first(lambda: task.save(folder))
         else:
@@ -160,11 +160,47 @@ def open_run(
 
 
 @contextmanager
+def _locked(ranks: Ranks, acquire: Callable[[], FolderLock]) -> Iterator[FolderLock | None]:
+    """Hold a lock on the first rank while the block runs."""
+    held: list[FolderLock] = []
+    ranks.on_first(lambda: held.append(acquire()))
+    try:
+        yield held[0] if held else None
+    finally:
+        for lock in held:
+            lock.release()
+
+
+@contextmanager
+def _locked_new(folder: Path, ranks: Ranks, *, number: bool) -> Iterator[tuple[Path, FolderLock | None]]:
+    """Hold a folder for a new run while the block runs: which it is, and on the first rank its lock."""
+    which = 1
+
+    def acquire() -> FolderLock:
+        nonlocal which
+        if number:
+            lock, which = lock_next(folder)
+            return lock
+        check_new(folder)
+        return FolderLock(folder)
+
+    with _locked(ranks, acquire) as lock:
+        # The others learn from the first which it took.
+        chosen = numbered(folder, int(ranks.sum([which if ranks.is_first else 0])[0]))
+        ranks.on_first(lambda: check_new(chosen))
+        yield chosen, lock
+
+
+@contextmanager
 def _sitting(config: RunConfig) -> Iterator[Ranks]:
     """The ranks of a run, with its threads; what this machine lacks is refused before anything is done."""
     if config.tensorboard:
         check_tensorboard()
-    threads = torch.get_num_threads()
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    if config.threads is not None and config.threads > THREADS_A_CORE * cores:
+        raise ValueError(
+            f"threads must be at most {THREADS_A_CORE * cores} on a machine with {cores} cores, got {config.threads}"
+        )
     torch.set_num_threads(config.threads or threads)
     try:
         with flushed_denormals(), joined(config.device) as ranks:
@@ -218,7 +254,7 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
     later = [each for each in checkpoints.steps() if each > step]
     if later:
         loop.reporter.message(f"removing the checkpoints of later steps: {', '.join(map(str, later))}")
-    checkpoints.remove_after(step)
+    checkpoints.go_back(step)
     if checkpoints.steps():
         loop.saver.settle(loop.progress.best)
     after = as_plain(loop.config)
@@ -231,6 +267,8 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
 
 def _finish(loop: Loop) -> Outcome:
     outcome = loop.go()
+    if loop.lock is not None:
+        loop.lock.check()
     if outcome.stopped is None:
         loop.ranks.on_first(lambda: write_json(loop.folder / SUMMARY, _summary(loop)))
     return outcome

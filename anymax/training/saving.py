@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from anymax.training.checkpoints import Checkpoint, Checkpoints
+from anymax.training.checkpoints import STATE, Checkpoint, Checkpoints, Divergence
 from anymax.training.progress import Evaluated, Progress
 from anymax.training.ranks import Ranks
 from anymax.training.task import Batches, Task
@@ -60,12 +60,30 @@ class Saver:
         """
         path = self.checkpoints.path(progress.step)
         if self.saved != progress.step:
-            with self.updater.averaged():
-                self._write(progress, place)
+            self._write(progress, place)
             self.saved = progress.step
         return path
 
-    def _write(self, progress: Progress, place: Place) -> None:
+    def save_diverged(self, progress: Progress, place: Place, resume_from: int | None) -> None:
+        """Note that the run diverged, and put its last finite weights aside, where no step or limit counts them."""
+        divergence = Divergence(progress.step, resume_from)
+        self.ranks.on_first(lambda: self.checkpoints.note_divergence(divergence))
+        if self.saved != progress.step and self.is_finite():
+            self._write(progress, place, diverged=True)
+
+    def _write(self, progress: Progress, place: Place, *, diverged: bool = False) -> None:
+        # The tensors are those of the model, so they are written before the averages go.
+        with self.updater.averaged():
+            state, tensors = self._collect(progress, place)
+
+            def write() -> None:
+                self.checkpoints.save(progress.step, state, tensors, diverged=diverged)
+                self.settle(progress.best)
+
+            self.ranks.on_first(write)
+
+    def _collect(self, progress: Progress, place: Place) -> tuple[dict[str, Any], dict[str, Tensors]]:
+        """What a checkpoint holds: plain values, and tensors by file."""
         model, optimizer = self.task.model, self.updater.optimizer
         tensors = {
             "model": gathered(model_tensors(model), self.ranks),
@@ -79,47 +97,65 @@ class Saver:
             "scaler": self.updater.scaler.state_dict(),
             "progress": progress.as_plain(),
         }
-
-        def write() -> None:
-            self.checkpoints.save(progress.step, state, tensors)
-            self.settle(progress.best)
-
-        self.ranks.on_first(write)
+        return state, tensors
 
     def restore(self, checkpoint: Checkpoint, batches: Batches) -> tuple[Progress, Any]:
         """Bring model, optimizer and batches to where they were; how far the run was, and its carry."""
         checkpoint.check_identity(self.task.identity())
         model, optimizer = self.task.model, self.updater.optimizer
-        kind = checkpoint.state["optimizer"]
+        kind = checkpoint.state.get("optimizer")
         if kind != type(optimizer).__name__:
             raise ValueError(
                 f"optimizer must be the {kind} that {checkpoint.path} was trained with, got "
                 f"{type(optimizer).__name__}; resume with that one, or train anew in another folder"
             )
-        batches.load_state_dict(checkpoint.state["data"])
+        progress = self._load_state(checkpoint, batches)
         load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
-        load_optimizer(model, optimizer, checkpoint.tensors.get("optimizer", {}), checkpoint.file("optimizer"))
-        # Empty where the precision needed no scale.
-        if checkpoint.state["scaler"]:
-            self.updater.scaler.load_state_dict(checkpoint.state["scaler"])
+        made = self._state_made(progress, is_empty="optimizer" not in checkpoint.tensors)
+        load_optimizer(model, optimizer, made, checkpoint.tensors.get("optimizer", {}), checkpoint.file("optimizer"))
         self.saved = checkpoint.step
-        progress = self._known(Progress.from_plain(checkpoint.state["progress"]))
         if self.updater.averaging is not None and progress.averaging_since is not None:
             self.updater.averaging.begin()
             self.updater.averaging.take_back()
-        return progress, self._load_carry(checkpoint.tensors.get("carry", {}))
+        carry = self._load_carry(checkpoint.tensors.get("carry", {}), checkpoint.file("carry"))
+        if carry is None and batches.position > 0 and self.task.new_carry() is not None:
+            raise ValueError(f"{checkpoint.file('carry')} is missing, and an epoch cannot be resumed without it")
+        return progress, carry
 
     def settle(self, best: Evaluated | None) -> None:
         """On the first rank: note the best and remove what is neither last nor best."""
-        self.checkpoints.settle(None if best is None else asdict(best))
+        self.checkpoints.settle(best)
 
-    def _load_carry(self, tensors: Tensors) -> Any:
-        """None where a checkpoint has none: then an epoch begins, or the task carries nothing."""
-        own = {name: self.ranks.share_rows(rows).clone().to(self.ranks.device) for name, rows in tensors.items()}
-        return self.task.load_carry(own) if own else None
-
-    def _known(self, progress: Progress) -> Progress:
-        """A best whose checkpoint is gone, after the run went back, is no longer one to keep."""
+    def _load_state(self, checkpoint: Checkpoint, batches: Batches) -> Progress:
+        """Bring batches and the scale of gradients to where they were; how far the run was."""
+        state = checkpoint.state
+        try:
+            batches.load_state_dict(state.get("data", {}))
+            self.updater.load_scaler(state.get("scaler"))
+            progress = Progress.from_plain(state.get("progress"), step=checkpoint.step, goal=self.task.goal)
+        except ValueError as error:
+            raise ValueError(f"{checkpoint.path / STATE} cannot be resumed from: {error}") from None
+        # A best whose checkpoint is gone, after the run went back, is no longer one to keep.
         if progress.best is not None and progress.best.step not in self.checkpoints.steps():
             progress.best = None
         return progress
+
+    def _state_made(self, progress: Progress, *, is_empty: bool) -> Tensors:
+        """What the optimizer holds for each parameter after these steps; nothing where it has not taken one."""
+        since = progress.averaging_since
+        # Nothing is changed by steps without items, and in float16 by those whose gradients overflow.
+        may_be_empty = progress.items == 0 or since == progress.step or self.updater.scaler.is_enabled()
+        return {} if is_empty and may_be_empty else self.updater.state_made(averaging=since is not None)
+
+    def _load_carry(self, tensors: Tensors, file: Path) -> Any:
+        """None where a checkpoint has none: then an epoch begins, or the task carries nothing."""
+        for name, rows in tensors.items():
+            if rows.dim() == 0 or not bool(rows.isfinite().all()):
+                raise ValueError(
+                    f"{file} must hold rows of finite numbers, but {name} does not; resume from another step"
+                )
+        own = {name: self.ranks.share_rows(rows).clone().to(self.ranks.device) for name, rows in tensors.items()}
+        try:
+            return self.task.load_carry(own) if own else None
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"{file} must fit the task: {error}") from None

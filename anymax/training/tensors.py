@@ -1,6 +1,7 @@
 """What a run holds in tensors, by name, for checkpoints: parameters, buffers, the state of the optimizer."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -65,27 +66,45 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> N
                 f"{file} must fit the model, but {name} is {_describe(tensors[name])} there and {_describe(tensor)} "
                 "here; build the model as the run's config.json says"
             )
+        if tensor.is_floating_point() and not bool(tensors[name].isfinite().all()):
+            raise ValueError(f"{file} must hold finite numbers, but {name} does not; resume from an earlier step")
     for name, tensor in ours.items():
         tensor.copy_(divided_as(tensor, tensors[name]))
 
 
-def load_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Give an optimizer the state that `optimizer_tensors` had of it."""
-    parameters = dict(model.named_parameters())
-    index_of = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+def load_optimizer(
+    model: nn.Module, optimizer: Optimizer, made: Mapping[str, Tensor], tensors: Mapping[str, Tensor], file: Path
+) -> None:
+    """Give an optimizer the state that `optimizer_tensors` had of it.
+
+    Torch's fused optimizers read and write past a tensor of another shape or dtype than they made, so all must fit.
+
+    Args:
+        made: what the optimizer makes for one parameter; its single numbers have no dimensions, all else has the
+            parameter's shape.
+    """
+    trained = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    ours = {
+        f"{name}.{key}": (parameter, key)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in trained
+        for key in made
+    }
+    _check_names(ours, tensors, file)
     state: dict[int, Tensors] = {}
-    for entry, tensor in tensors.items():
-        name, _, key = entry.rpartition(".")
-        if name not in parameters or id(parameters[name]) not in index_of:
-            raise ValueError(f"{file} must fit the model, but {entry} belongs to no parameter that is trained")
-        parameter = parameters[name]
-        if tensor.dim() > 0 and tensor.shape != parameter.shape:
+    for entry, (parameter, key) in ours.items():
+        tensor, is_number = tensors[entry], made[key].dim() == 0
+        shape = made[key].shape if is_number else parameter.shape
+        if tensor.shape != shape or tensor.dtype != made[key].dtype:
             raise ValueError(
-                f"{file} must fit the model, but {entry} is {_describe(tensor)} and {name} is {_describe(parameter)}"
+                f"{file} must fit the optimizer, but {entry} is {_describe(tensor)} and should be {tuple(shape)} "
+                f"{_name(made[key].dtype)}"
             )
+        if is_number and not 0 <= tensor.item() < math.inf:
+            raise ValueError(f"{file} must fit the optimizer, but {entry} is {tensor.item()}, no count or rate")
         # A copy: the tensors of a file are mapped from it.
-        placed = tensor.clone() if tensor.dim() == 0 else divided_as(parameter, tensor.clone())
-        state.setdefault(index_of[id(parameter)], {})[key] = placed
+        placed = tensor.clone() if is_number else divided_as(parameter, tensor.clone())
+        state.setdefault(trained[id(parameter)], {})[key] = placed
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
@@ -109,7 +128,7 @@ def num_bytes(model: nn.Module, held: int) -> int:
     return weights + held * trained
 
 
-def _check_names(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], file: Path) -> None:
+def _check_names(ours: Collection[str], theirs: Mapping[str, Tensor], file: Path) -> None:
     missing = [name for name in ours if name not in theirs]
     unknown = [name for name in theirs if name not in ours]
     if missing or unknown:
@@ -124,4 +143,8 @@ def _check_names(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], file:
 
 
 def _describe(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{tuple(tensor.shape)} {_name(tensor.dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

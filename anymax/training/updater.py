@@ -1,5 +1,6 @@
 """From the losses of a step's batches to one step of the optimizer, in any precision and on any number of ranks."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -11,6 +12,7 @@ from anymax.training.averaged_sgd import AveragedSGD
 from anymax.training.checks import check_not_negative
 from anymax.training.config import Precision, RunConfig
 from anymax.training.parallel import drop_gathered, whole
+from anymax.training.plain import shown
 from anymax.training.ranks import Ranks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -89,6 +91,32 @@ class Updater:
         """Whether the optimizer holds averages of the parameters."""
         return self.averaging is not None and self.averaging.is_averaging
 
+    def state_made(self, *, averaging: bool) -> dict[str, Tensor]:
+        """What the optimizer makes for one parameter in its first step, by name, as a checkpoint has it.
+
+        Args:
+            averaging: whether that step is one of averaging.
+        """
+        parameter = nn.Parameter(torch.zeros(2, 3, dtype=self.parameters[0].dtype))
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer = self.config.optimizer.build([parameter])
+        if isinstance(optimizer, AveragedSGD) and averaging:
+            optimizer.begin()
+        optimizer.step()
+        if isinstance(optimizer, AveragedSGD):
+            optimizer.exchange()
+        return {key: torch.as_tensor(value) for key, value in optimizer.state[parameter].items() if value is not None}
+
+    def load_scaler(self, state: Any) -> None:
+        """Give the scale of gradients the state it had; {} where the precision needed none."""
+        if state == {}:
+            return
+        known = torch.amp.GradScaler("cpu").state_dict()
+        is_known = isinstance(state, dict) and state.keys() == known.keys()
+        if not is_known or not all(_fits(state[name], known[name]) for name in known):
+            raise ValueError(f"scaler must be what GradScaler.state_dict gives, as {known}, got {shown(state)}")
+        self.scaler.load_state_dict(state)
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """While the block runs, the model holds the averages of its parameters, if there are any."""
@@ -129,6 +157,11 @@ def _groups(
         }
         for kind in dict.fromkeys(kinds)
     ]
+
+
+def _fits(value: Any, known: float) -> bool:
+    """Whether a number is of the same type as a known one, finite, and above zero where that is."""
+    return type(value) is type(known) and math.isfinite(value) and (value > 0 or value == known == 0)
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -120,7 +120,7 @@ def wrong_in_use(run: Path) -> Iterator[str]:
 @torch.no_grad()
 def wrong_in_measuring(run: Path, task: Task) -> Iterator[str]:
     """Whether the best model, opened again, gives the very numbers it was chosen for, all of them finite."""
-    measured, chosen_for = task.evaluate(task.model, "valid"), Checkpoints(run / CHECKPOINTS).best()["metrics"]
+    measured, chosen_for = task.evaluate(task.model, "valid"), Checkpoints(run / CHECKPOINTS).best().metrics
     if measured != chosen_for or not all(map(math.isfinite, measured.values())):
         yield f"it is measured as {measured}, and was chosen for {chosen_for}"
     tested = task.evaluate(task.model, "test")

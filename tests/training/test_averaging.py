@@ -66,7 +66,7 @@ def test_where_its_steps_led_is_in_the_file_of_the_optimizer(whole: Path, plain:
 
 def test_averages_are_evaluated_and_an_opened_run_has_them(whole: Path):
     losses = {each["step"]: each["metrics"]["loss"] for each in read_metrics(whole) if each["kind"] == "evaluation"}
-    assert Checkpoints(whole / "checkpoints").best()["step"] == min(losses, key=losses.get)
+    assert Checkpoints(whole / "checkpoints").best().step == min(losses, key=losses.get)
     for step in (SWITCH, SWITCH + 1, 8):
         opened = open_run(whole, config=CONFIG, step=step)
         with torch.no_grad():

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from anymax.training import Adam, Ranks, resume, train
+from anymax.training import SGD, Adagrad, Adam, AdamW, AtEpoch, AveragedSGD, Nesterov, Ranks, resume, train
 from anymax.training.checkpoints import Checkpoints, DamagedError
+from anymax.training.progress import Evaluated
 from anymax.training.tensors import (
     are_finite,
     gathered,
@@ -23,9 +24,11 @@ from anymax.training.tensors import (
     num_bytes,
     optimizer_tensors,
 )
+from anymax.training.updater import Updater
 from tests.training.toys import StoppingAt, toy_config
 
 TENSORS = {"model": {"a.weight": torch.arange(6.0).view(2, 3)}, "optimizer": {}, "carry": {"state": torch.ones(2)}}
+MADE_BY_ADAM = {"step": torch.zeros(()), "exp_avg": torch.zeros(1, 1), "exp_avg_sq": torch.zeros(1, 1)}
 STATE = {"identity": {"lexicon": "1f"}, "data": {"epoch": 1, 3: "three"}, "value": 0.1}
 
 
@@ -120,13 +123,24 @@ def test_the_best_is_kept_and_found(checkpoints: Checkpoints):
     assert checkpoints.find("best") == 20
     for step in (30, 40):
         checkpoints.save(step, STATE, TENSORS)
-        checkpoints.settle({"step": 10, "metrics": {"loss": 1.0}})
+        checkpoints.settle(Evaluated(10, {"loss": 1.0}))
     assert checkpoints.steps() == [10, 30, 40] and checkpoints.find("best") == 10
-    (checkpoints.folder / "best.json").write_text("{")
-    with pytest.raises(DamagedError, match=r"best.json is damaged; remove it and choose a step"):
-        checkpoints.load("best")
+    for damage in ("{", "[]", '{"step": "10", "metrics": {}}', '{"step": 10}', "[" * 100_000):
+        (checkpoints.folder / "best.json").write_text(damage)
+        with pytest.raises(DamagedError, match=r"best.json is damaged: .*; remove it and choose a step"):
+            checkpoints.load("best")
     checkpoints.settle(None)
     assert checkpoints.steps() == [30, 40] and checkpoints.best() is None
+
+
+def test_a_checkpoint_behind_a_link_is_read_and_only_the_link_removed(checkpoints: Checkpoints, tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    checkpoints.path(10).rename(elsewhere)
+    checkpoints.path(10).symlink_to(elsewhere)
+    assert checkpoints.load(10).step == 10
+    checkpoints.save(30, STATE, TENSORS)
+    checkpoints.settle(None)
+    assert checkpoints.steps() == [20, 30] and (elsewhere / "state.json").exists()
 
 
 def test_leftovers_of_killed_writes_and_removals_go(checkpoints: Checkpoints):
@@ -208,7 +222,7 @@ def test_a_model_and_its_optimizer_go_on_from_their_tensors(tmp_path: Path):
     assert {*saved[1]} == {f"first.{p}.{s}" for p in ("weight", "bias") for s in ("step", "exp_avg", "exp_avg_sq")}
     assert saved[1]["first.bias.step"].dim() == 0
     load_model(other, saved[0], tmp_path)
-    load_optimizer(other, optimizers[1], saved[1], tmp_path)
+    load_optimizer(other, optimizers[1], MADE_BY_ADAM, saved[1], tmp_path)
     for _ in range(3):
         step(model, optimizers[0])
         step(other, optimizers[1])
@@ -233,16 +247,63 @@ def test_tensors_of_another_model_are_refused(change, message: str):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "message"),
+    ("entry", "changed", "message"),
     [
-        ({"third.step": torch.ones(())}, "third.step belongs to no parameter that is trained"),
-        ({"first.bias.exp_avg": torch.ones(4)}, r"first.bias.exp_avg is \(4,\) float32 and first.bias is \(3,\)"),
+        ("third.step", torch.ones(()), "but the model lacks third.step"),
+        ("first.bias.exp_avg", None, "but it lacks first.bias.exp_avg"),
+        ("first.bias.exp_avg", torch.ones(4), r"exp_avg is \(4,\) float32 and should be \(3,\) float32"),
+        ("first.weight.exp_avg_sq", torch.ones(()), r"exp_avg_sq is \(\) float32 and should be \(3, 3\) float32"),
+        ("first.weight.exp_avg", torch.ones(3, 3).half(), r"is \(3, 3\) float16 and should be \(3, 3\) float32"),
+        ("first.weight.step", torch.ones(1), r"step is \(1,\) float32 and should be \(\) float32"),
+        ("first.weight.step", torch.tensor(-1.0), "step is -1.0, no count or rate"),
+        ("first.weight.step", torch.tensor(torch.nan), "step is nan, no count or rate"),
     ],
 )
-def test_an_optimizer_of_another_model_is_refused(tensors, message: str):
+def test_a_state_that_the_optimizer_would_not_make_is_refused(entry: str, changed: Tensor | None, message: str):
     model = Tied()
-    with pytest.raises(ValueError, match=message):
-        load_optimizer(model, Adam(0.1).build(model.parameters()), tensors, Path("optimizer.safetensors"))
+    state = {
+        f"first.{name}.{key}": torch.zeros(made.shape if made.dim() == 0 else getattr(model.first, name).shape)
+        for name in ("weight", "bias")
+        for key, made in MADE_BY_ADAM.items()
+    }
+    tensors = {name: tensor for name, tensor in {**state, entry: changed}.items() if tensor is not None}
+    optimizer = Adam(0.1).build(model.parameters())
+    with pytest.raises(ValueError, match=rf"optimizer.safetensors must fit.*{message}"):
+        load_optimizer(model, optimizer, MADE_BY_ADAM, tensors, Path("optimizer.safetensors"))
+    load_optimizer(model, optimizer, MADE_BY_ADAM, state, Path("optimizer.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "made"),
+    [
+        (Nesterov(0.1), {"momentum_buffer": (2, 3)}),
+        (Adagrad(0.1), {"step": (), "sum": (2, 3)}),
+        (Adam(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
+        (AdamW(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
+        (SGD(0.1), {}),
+        (AveragedSGD(0.1, begin=AtEpoch(0)), {"iterate": (2, 3), "step": ()}),
+        (AveragedSGD(0.1, begin=AtEpoch(0), published=True), {"iterate": (2, 3), "step": (), "eta": ()}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_an_optimizer_makes_is_known_before_it_has_taken_a_step(optimizer, made, tmp_path: Path):
+    config = toy_config(optimizer=optimizer, steps=3)
+    found = Updater(nn.Linear(2, 2), config, Ranks()).state_made(averaging=True)
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == made
+    # And it is what a checkpoint of such a run has.
+    train(config, tmp_path / "run")
+    saved = Checkpoints(tmp_path / "run" / "checkpoints").load().tensors.get("optimizer", {})
+    assert {name.rpartition(".")[2] for name in saved} == made.keys()
+    assert {tensor.dtype for name, tensor in saved.items() if name.endswith(".step")} == {
+        tensor.dtype for name, tensor in found.items() if name == "step"
+    }
+
+
+def test_weights_that_are_not_finite_are_refused():
+    model = Tied()
+    tensors = {**model_tensors(model), "first.bias": torch.tensor([0.0, torch.inf, 0.0])}
+    with pytest.raises(ValueError, match=r"must hold finite numbers, but first.bias does not"):
+        load_model(model, tensors, Path("model.safetensors"))
 
 
 def test_the_size_of_a_checkpoint_is_known_before(tmp_path: Path):

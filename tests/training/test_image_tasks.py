@@ -135,7 +135,7 @@ def test_a_loss_that_is_no_number_stops_with_the_weights_from_before(tmp_path: P
     reporter = StoppingAt()
     outcome = train(run(GAMES, 8, lr=1e30), tmp_path / "run", reporter=reporter)
     assert outcome.stopped == "diverged" and outcome.step < 8
-    assert "lower optimizer.lr, now 1e+30" in reporter.told[-1]
+    assert "lower learning rate (now 1e+30)" in reporter.told[-1]
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -184,27 +184,49 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path):
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2]
 
 
-def test_an_undefined_loss_stops_with_the_weights_from_before(tmp_path: Path):
+def test_a_run_that_diverged_resumes_from_a_checkpoint_before(tmp_path: Path):
     reporter = StoppingAt()
-    config = toy_config(Toy(nan_from=6), evaluate_every=None)
+    config = toy_config(Toy(nan_from=6), evaluate_every=None, keep=1)
     outcome = train(config, tmp_path / "run", reporter=reporter)
     assert (outcome.step, outcome.stopped) == (5, "diverged")
     (told,) = reporter.told
-    assert "the loss became nan after step 5, and the weights of step 5 are saved" in told
-    assert "lower optimizer.lr, now 0.05, or clip, now 1.0, and resume" in told
+    assert "the loss became nan after step 5. Resume from step 4, with a lower learning rate (now 0.05)" in told
+    assert told.endswith(f"anymax resume {tmp_path / 'run'} --optimizer.lr 0.0125")
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [4]
     whole = replace(config, task=Toy())
     train(whole, tmp_path / "whole")
-    resume(tmp_path / "run", config=whole)
+    assert resume(tmp_path / "run", config=whole).step == 7
     assert_same_tensors(weights(tmp_path / "run", 7), weights(tmp_path / "whole", 7))
+    left = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert left == {path.name for path in (tmp_path / "whole" / "checkpoints").iterdir()}
 
 
-def test_a_state_is_also_that_from_before_the_undefined_loss(tmp_path: Path):
-    config = toy_config(Toy(carries=True, nan_from=6), evaluate_every=None)
+@pytest.mark.parametrize("carries", [False, True])
+def test_weights_from_before_a_divergence_can_be_chosen_by_their_step(tmp_path: Path, carries: bool):
+    config = toy_config(Toy(carries=carries, nan_from=6), evaluate_every=None, keep=9)
     assert train(config, tmp_path / "run").stopped == "diverged"
-    whole = replace(config, task=Toy(carries=True))
+    whole = replace(config, task=Toy(carries=carries))
     train(whole, tmp_path / "whole")
-    resume(tmp_path / "run", config=whole)
+    resume(tmp_path / "run", config=whole, step=5)
+    assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2, 4, 5, 6, 7]
     assert_same_tensors(weights(tmp_path / "run", 7), weights(tmp_path / "whole", 7))
+
+
+def test_a_checkpoint_at_which_the_loss_had_risen_is_not_the_one_to_resume_from(tmp_path: Path):
+    # Steps so long that the loss rises until it is infinite, saved after each of them.
+    every = {"log_every": 1, "checkpoint_every": 1, "keep": 99, "evaluate_every": None, "steps": 400}
+    config = toy_config(
+        Toy(dropout=0.0), optimizer=Nesterov(30.0, momentum=0.999), schedule=Constant(), clip=None, **every
+    )
+    reporter = StoppingAt()
+    assert train(config, tmp_path / "run", reporter=reporter).stopped == "diverged"
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    losses = {record["step"]: record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"}
+    chosen = checkpoints.find("last")
+    assert losses[chosen] <= losses[1] and all(losses[step] > losses[1] for step in losses if step > chosen)
+    assert f"Resume from step {chosen}," in reporter.told[-1] and chosen < checkpoints.steps()[-1]
+    calm = replace(config, optimizer=Nesterov(0.05, momentum=0.9), steps=chosen + 20)
+    assert resume(tmp_path / "run", config=calm).stopped is None
 
 
 def test_weights_that_overflowed_are_never_saved(tmp_path: Path):
@@ -212,7 +234,9 @@ def test_weights_that_overflowed_are_never_saved(tmp_path: Path):
     config = toy_config(optimizer=Nesterov(3e38, momentum=0.9), schedule=Constant(), clip=None, evaluate_every=None)
     outcome = train(config, tmp_path / "run", reporter=reporter)
     assert outcome.stopped == "diverged" and Checkpoints(tmp_path / "run" / "checkpoints").steps() == []
-    assert "no weights were saved before" in reporter.told[-1]
+    assert "Resume from the first step, as no checkpoint was saved before" in reporter.told[-1]
+    calm = replace(config, optimizer=Nesterov(0.1, momentum=0.9))
+    assert resume(tmp_path / "run", config=calm).stopped is None
 
 
 def test_a_step_without_items_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -43,8 +43,8 @@ def test_a_run_begins_with_the_best_weights_of_another(tmp_path: Path, first: Pa
     config = toy_config(start=first, optimizer=AveragedSGD(1e-30, begin=AtEpoch(0)), evaluate_every=1, steps=3)
     outcome = train(config, tmp_path / "run")
     best = Checkpoints(first / "checkpoints").best()
-    assert outcome.metrics == best["metrics"]
-    for name, tensor in weights(first, best["step"]).items():
+    assert outcome.metrics == best.metrics
+    for name, tensor in weights(first, best.step).items():
         assert torch.equal(weights(tmp_path / "run", 3)[name], tensor)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["start"] == str(first)
 
