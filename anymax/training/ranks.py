@@ -16,7 +16,8 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.rendezvous import PrefixStore, rendezvous
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from anymax.data.batches import share
 
