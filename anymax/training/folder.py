@@ -46,17 +46,24 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object that a file holds, which may come from anybody."""
-    if not file.is_file():
-        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
     try:
-        values = json.loads(file.read_bytes())
+        values = json.loads(read_regular(file))
     except RecursionError:
         raise DamagedError(f"{file} is damaged: it is nested too deeply") from None
+    except DamagedError:
+        raise
     except ValueError as error:
         raise DamagedError(f"{file} is damaged: {error}") from None
     if not isinstance(values, dict):
         raise DamagedError(f"{file} is damaged: it must hold an object, got a {type(values).__name__}")
     return values
+
+
+def read_regular(file: Path) -> bytes:
+    """What a file holds; a pipe or a device, which may never end, is refused."""
+    if not file.is_file():
+        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
+    return file.read_bytes()
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from anymax.data.writing import replacing
+from anymax.training.folder import DamagedError, read_regular
 from anymax.training.reporting import EvaluationRecord, TrainRecord
 
 if TYPE_CHECKING:
@@ -80,16 +81,28 @@ def check_tensorboard() -> None:
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
-    if not file.exists():
+    if not file.exists() and not file.is_symlink():
         return
     # A line without its end was cut off by whatever ended the process.
-    for number, line in enumerate(file.read_text().split("\n")[:-1], start=1):
+    for number, line in enumerate(read_regular(file).split(b"\n")[:-1], start=1):
         try:
-            record: dict[str, Any] = json.loads(line)
-            record["step"] = int(record["step"])
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{file} is damaged: line {number} is no record; remove the line") from None
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not _is_record(record):
+            raise DamagedError(f"{file} is damaged: line {number} is no record; remove the line")
         yield record
+
+
+def _is_record(record: Any) -> bool:
+    """Whether a line, which may come from anybody, has what readers of records rely on."""
+    if not isinstance(record, dict) or type(record.get("step")) is not int:
+        return False
+    numbers = [record.get("loss")]
+    if record.get("kind") == "evaluation":
+        metrics = record.get("metrics")
+        numbers = list(metrics.values()) if isinstance(metrics, dict) else [None]
+    return record.get("kind") in ("train", "evaluation") and all(type(number) in (int, float) for number in numbers)
 
 
 def _drop_after(file: Path, step: int) -> None:
