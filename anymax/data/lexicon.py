@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from anymax.data.writing import replacing
+from anymax.files import read_regular
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -127,7 +128,7 @@ class Lexicon:
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
         """Read what `save` wrote; a file that was changed or cut since is refused."""
         try:
-            head, _, body = Path(path).read_bytes().decode().partition("\n")
+            head, _, body = read_regular(Path(path)).decode().partition("\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a lexicon: it is not UTF-8 text ({error.reason})") from None
         num_specials, num_words, stated = _parse_head(head, path)
@@ -137,8 +138,11 @@ class Lexicon:
             raise ValueError(
                 f"{path} {what} since it was saved (its hash differs); make the lexicon again or restore it"
             )
-        rows = [line.split("\t") for line in body.split("\n")[:-1]]
-        return cls(tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), num_specials)
+        rows = [line.partition("\t") for line in body.split("\n")[:-1]]
+        try:
+            return cls(tuple(word for word, _, _ in rows), tuple(int(count) for _, _, count in rows), num_specials)
+        except ValueError as error:
+            raise ValueError(f"{path} is not a lexicon: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a readable UTF-8 file: a line with version, sizes and hash, then word, tab and count on a line each."""

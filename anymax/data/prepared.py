@@ -19,6 +19,7 @@ from anymax.data.subwords import Subwords
 from anymax.data.text import BPE, Text, Words
 from anymax.data.units import Units
 from anymax.data.writing import replacing
+from anymax.files import DamagedError, read_json
 
 Announce = Callable[[str], None]
 
@@ -238,11 +239,12 @@ def _throttled(announce: Announce | None, what: str) -> Progress | None:
 
 def _read_data(folder: Path) -> dict[str, Any]:
     path = folder / DATA_FILE
-    try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
-        _ = values["name"], values["splitting"], values["identity"]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{path} was changed or cut since it was saved; restore it, or start a new run") from None
+    values = read_json(path)
+    name, splitting, identity = (values.get(key) for key in ("name", "splitting", "identity"))
+    if not isinstance(identity, dict) or not all(
+        isinstance(text, str) for text in (name, splitting, *identity.values())
+    ):
+        raise DamagedError(f"{path} was changed since it was saved; restore it, or start a new run")
     return values
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anymax.data.lexicon import EOS, UNK, Lexicon
 from anymax.data.writing import replacing
+from anymax.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers.models import BPE
@@ -74,8 +75,9 @@ class Subwords:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subwords:
         """Read what `save` or the tokenizers package wrote: byte-pair encoding whose words end in "</w>"."""
+        values = read_json(Path(path))
         try:
-            model = json.loads(Path(path).read_bytes())["model"]
+            model = values["model"]
             vocabulary = sorted(model["vocab"], key=model["vocab"].__getitem__)
             # Earlier versions of tokenizers wrote both pieces as one text.
             merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from anymax.training.folder import DamagedError, read_json, write_json
+from anymax.files import DamagedError, read_json
+from anymax.training.folder import write_json
 from anymax.training.lock import FolderLock
 from anymax.training.plain import from_plain
 from anymax.training.progress import Evaluated

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anymax.data.writing import replacing
+from anymax.files import DamagedError, read_json
 from anymax.training.config import RunConfig
 from anymax.training.lock import is_free
 from anymax.training.plain import as_plain, from_plain
@@ -18,10 +19,6 @@ CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
 # What a run reaches on the test split, written when it ends.
 TESTED = f"{EVALUATIONS}/test.json"
-
-
-class DamagedError(ValueError):
-    """A file of a run that is not as it was written."""
 
 
 def read_config(folder: str | os.PathLike[str]) -> RunConfig:
@@ -42,28 +39,6 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_config(folder: Path, config: RunConfig) -> None:
     write_json(folder / CONFIG, as_plain(config))
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The object that a file holds, which may come from anybody."""
-    try:
-        values = json.loads(read_regular(file))
-    except RecursionError:
-        raise DamagedError(f"{file} is damaged: it is nested too deeply") from None
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{file} is damaged: {error}") from None
-    if not isinstance(values, dict):
-        raise DamagedError(f"{file} is damaged: it must hold an object, got a {type(values).__name__}")
-    return values
-
-
-def read_regular(file: Path) -> bytes:
-    """What a file holds; a pipe or a device, which may never end, is refused."""
-    if not file.is_file():
-        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
-    return file.read_bytes()
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from anymax.data.writing import replacing
-from anymax.training.folder import DamagedError, read_regular
+from anymax.files import DamagedError, read_regular
 from anymax.training.reporting import EvaluationRecord, TrainRecord
 
 if TYPE_CHECKING:

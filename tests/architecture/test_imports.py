@@ -15,7 +15,7 @@ PACKAGE = ROOT / "anymax"
 ORDER = ["kernels", "transforms", "mappings", "losses", "regularizers", "structured", "vocabulary", "attention"]
 ORDER += ["latent", "models", "data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "cli"]
 # Modules beside the folders, which import nothing of them when loaded and may be imported from everywhere.
-FREE = {"lazy", "version"}
+FREE = {"files", "lazy", "version"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = {file.relative_to(PACKAGE).parts[0] for file in FILES if file.parent != PACKAGE}
 

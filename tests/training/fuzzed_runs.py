@@ -8,6 +8,7 @@ traceback, an error of several lines or with control characters is printed with 
 `--only SEED` runs one case and prints its traceback.
 """
 
+import hashlib
 import json
 import os
 import random
@@ -45,7 +46,7 @@ OPTIONS = ["--toy", "--steps", str(STEPS), "--checkpoint-every", "2", "--evaluat
 # Seconds of processor time, and of the clock, in which a child must end; a case takes about 0.1.
 MOST_SECONDS, PATIENCE = 20, 60
 # Bytes of address space of a child: a model too large for it must be refused, not bring the machine down.
-MOST_MEMORY = 24 << 30
+MOST_MEMORY = 8 << 30
 # Characters of an error.
 LONGEST = 2000
 NUMBERS = (0, 1, -1, 2, 3, 7, 1000, 1 << 31, 1 << 53, 1 << 63, 1 << 70, -(1 << 63), 0.5, -0.0, 1e-320, 1e308)
@@ -149,9 +150,8 @@ def _change_tensors(file: Path, generator: random.Random) -> str:
         case "dtype":
             tensors[name] = tensor.to(generator.choice(DTYPES))
         case "fill":
-            tensors[name] = torch.full_like(
-                tensor, generator.choice((float("nan"), float("inf"), 3e38, -1.0, 0.0, 1e-40))
-            )
+            fills = (float("nan"), float("inf"), 3e38, -1.0, 0.0, 1e-40) if tensor.is_floating_point() else (-1, 0)
+            tensors[name] = torch.full_like(tensor, generator.choice(fills))
         case "remove":
             del tensors[name]
         case "rename":
@@ -219,8 +219,12 @@ def _change_anything(file: Path, generator: random.Random) -> str:
 
 
 def _rehash(folder: Path) -> None:
-    """Make the hashes of every checkpoint fit what lies there, as somebody would who wants it read."""
+    """Make every hash fit what lies there, as somebody would who wants it read."""
+    for name in ("lexicon", "words"):
+        _rehash_lexicon(folder, name)
     for file in folder.glob(f"checkpoints/*/{STATE}"):
+        if not file.is_file():
+            continue
         try:
             state = json.loads(file.read_bytes())
             for name, record in state["files"].items():
@@ -231,6 +235,21 @@ def _rehash(folder: Path) -> None:
             file.write_text(json.dumps({**state, "sha256": _digest_of_state(state)}))
         except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
             continue
+
+
+def _rehash_lexicon(folder: Path, name: str) -> None:
+    file, data = folder / f"{name}.txt", folder / "data.json"
+    try:
+        head, body = (file.read_text() if file.is_file() else "").split("\n", 1)
+        num_specials, num_words = int(head.split("specials ")[1].split("\t")[0]), body.count("\n")
+        hash = hashlib.sha256(f"1 {num_specials} {num_words}\n{body}".encode()).hexdigest()
+        head = f"anymax-lexicon 1\tspecials {num_specials}\twords {num_words}\tsha256 {hash}"
+        file.write_text(f"{head}\n{body}")
+        values = json.loads(data.read_bytes() if data.is_file() else b"")
+        values["identity"][name] = hash
+        data.write_text(json.dumps(values))
+    except (ValueError, LookupError, TypeError, OSError):
+        return
 
 
 def use(folder: Path, *, resumes: bool) -> None:
