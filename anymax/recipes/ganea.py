@@ -1,8 +1,8 @@
 """Learned increasing functions of the scores on the AWD-LSTM, Ganea et al. 2019, and sig-softmax, Kanai et al. 2018.
 
 How a piecewise linear function starts is not published: here it is the identity, so that the model starts as a softmax.
-The public code that has its authors' implementation draws random slopes: `--model.output.transform.random-start`. It
-learns at a rate of 0.02.
+The public code that has its authors' implementation draws random slopes: `--model.output.transform.random-start`. Its
+learning rate is 0.02.
 
 A piecewise linear function has one parameter per piece here, and two per knot in the paper's counts: 24.32M, 33.66M and
 27.63M parameters here are 24.4M, 33.2M and 28.6M there. The paper's row of a mixture on WikiText-2 repeats the figures

@@ -17,9 +17,9 @@ from anymax.vocabulary.input import check_ids, check_index
 NUM_SYMBOLS = 257
 # Words of like length are computed together, in this many groups.
 NUM_GROUPS = 8
-Windows = Literal["word", "padded"]
-
 FILTERS = ((1, 128), (2, 256), (3, 384), (4, 512), (5, 512), (6, 512), (7, 512))
+
+Windows = Literal["word", "padded"]
 
 
 class CharacterInput(nn.Module):
@@ -30,8 +30,8 @@ class CharacterInput(nn.Module):
     zeros beyond its end, so a vector depends on the word alone, and a word may be shorter than the widest filter.
 
     fairseq's CharacterTokenEmbedder instead pads every word to `max_bytes` and takes the maximum over all windows of
-    the padded word: those of padding alone, whose answer is the filter's bias, count too. So a feature is at least the
-    rectified bias there, and weights trained that way give other vectors here; for them take `windows="padded"`.
+    the padded word: those of padding alone, whose answer is the filter's bias, count too. Weights trained that way give
+    other vectors with the default; `windows="padded"` gives the same.
 
     The end of a text and the unknown word have learned vectors instead, since their spelling means nothing.
 

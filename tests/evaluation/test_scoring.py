@@ -147,16 +147,16 @@ def test_sentence_windows_score_whole_sentences_and_cut_only_what_cannot_fit(
 
 def windows_of_fairseq(tokens: list[int], block: int, context: int, *, whole: bool) -> list[tuple[int, int, int]]:
     """(start, scored, end): the text in samples of `block` - `context` tokens, each after those last read before it."""
-    most, samples, sentence = block - context, [[]], []
+    most, parts = block - context, [[]]
     for token in tokens:
-        sentence.append(token)
-        if len(sentence) == most or not whole or token == EOS:
-            if len(samples[-1]) + len(sentence) > most:
-                samples.append([])
-            samples[-1] += sentence
-            sentence = []
-    if sentence:
-        samples.append(sentence) if len(samples[-1]) + len(sentence) > most else samples[-1].extend(sentence)
+        if parts[-1] and (not whole or len(parts[-1]) == most or parts[-1][-1] == EOS):
+            parts.append([])
+        parts[-1].append(token)
+    samples = [[]]
+    for part in parts:
+        if len(samples[-1]) + len(part) > most:
+            samples.append([])
+        samples[-1] += part
     windows, read = [], 0
     for sample in samples:
         windows.append((read - min(read, context), read, read + len(sample)))
