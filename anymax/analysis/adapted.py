@@ -14,7 +14,7 @@ from anymax.data.prepared import Announce
 from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adapting, gradient_sizes
 from anymax.evaluation.adaptation_config import Adaptation
 from anymax.evaluation.dynamic import CARRIED_BLOCK
-from anymax.evaluation.windows import WindowKind
+from anymax.evaluation.windows import FirstWindow, WindowKind
 from anymax.training.language_modeling import SENTENCE_BLOCK, LanguageModelingTask
 from anymax.training.language_modeling_config import Evaluation
 
@@ -26,6 +26,7 @@ class Reading(NamedTuple):
     block: int
     context: int
     windows: WindowKind
+    first_window: FirstWindow
 
 
 class Adapted(NamedTuple):
@@ -39,7 +40,7 @@ def reading_of(task: LanguageModelingTask, evaluation: Evaluation | None = None)
     """How the text of a task is read, by other windows than those of its config where they are given."""
     how = evaluation or task.config.evaluation
     block = how.block or task.config.batching.block or SENTENCE_BLOCK
-    return Reading(task.prepared.lexicon.eos, block, how.context, how.windows)
+    return Reading(task.prepared.lexicon.eos, block, how.context, how.windows, how.first_window)
 
 
 @contextmanager

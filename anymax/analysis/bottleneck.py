@@ -127,15 +127,12 @@ def measure_bottleneck(
     tokens = task.prepared.split(split).tokens()[:contexts]
     output = task.model.output
     num_words = min(words, output.vocabulary_size)
-    eos, block, context, windows = reading_of(task)
 
     def progress(done: int, total: int) -> None:
         announce(f"looking at {split}: {done:,} of {total:,} contexts")
 
     watched = _Watched(num_words)
-    predicted = predictions(
-        task.model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress
-    )
+    predicted = predictions(task.model, tokens, **reading_of(task)._asdict(), progress=progress)
     rank = matrix_rank(
         watched.rows(predicted),
         num_contexts=len(tokens),

@@ -116,12 +116,9 @@ def choices_of(
     def progress(done: int, total: int) -> None:
         announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
 
-    eos, block, context, windows = reading_of(task, evaluation)
     tokens = task.prepared.split(split).tokens()
     rows = (evaluation or task.config.evaluation).rows
-    return measure_choices(
-        task.model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
-    )
+    return measure_choices(task.model, tokens, **reading_of(task, evaluation)._asdict(), rows=rows, progress=progress)
 
 
 def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:

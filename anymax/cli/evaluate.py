@@ -35,6 +35,7 @@ def evaluate(
     context: Annotated[int | None, _AsConfig] = None,
     block: Annotated[int | None, _AsConfig] = None,
     windows: Annotated[Literal["contiguous", "sentences", "single"] | None, _AsConfig] = None,
+    first_window: Annotated[Literal["block", "stride"] | None, _AsConfig] = None,
     rows: Annotated[int | None, _AsConfig] = None,
     step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the best)")] = None,
     baselines: bool = True,
@@ -53,6 +54,8 @@ def evaluate(
         context: tokens of a window that only serve as context.
         block: tokens in a window, context included.
         windows: of one length, of whole sentences up to it, or of one sentence each.
+        first_window: "stride" has no window score more than the block less the context, as fairseq does; "block" scores
+            a whole first block.
         rows: for models that carry a state: how many parts of the text are read side by side; 1 is exact, and what
             --adapt takes.
         step: the checkpoint to measure.
@@ -73,7 +76,14 @@ def evaluate(
         )
     if adapt is not None and rows not in (None, 1):
         raise ValueError(f"--rows must be 1 with --adapt {adapt}, which follows one text from front to end, got {rows}")
-    given = {"block": block, "context": context, "windows": windows, "rows": rows, "adapt": adapt}
+    given = {
+        "block": block,
+        "context": context,
+        "windows": windows,
+        "first-window": first_window,
+        "rows": rows,
+        "adapt": adapt,
+    }
     if not isinstance(read_config(run).task, LanguageModeling):
         flags = {"baselines": None if baselines else baselines, "choices": choices or None}
         return _measure(run, split, step, {**given, **flags})
@@ -85,6 +95,7 @@ def evaluate(
             block=how.block if block is None else block,
             context=how.context if context is None else context,
             windows=windows or how.windows,
+            first_window=first_window or how.first_window,
             rows=how.rows if rows is None else rows,
         )
         evaluated = evaluate_task(

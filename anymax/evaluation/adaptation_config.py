@@ -19,7 +19,9 @@ class CachePointer:
         window: how many of the last words are remembered.
         theta: how much similarity counts: the product of two hidden vectors is multiplied by it.
         weight: the share of the cache in the mixture with the model.
-        only_full: whether the cache is left out until more than `window` words were read, as the published script does.
+        only_full: whether the cache is left out until more than `window` words were read. The published script
+            (Merity et al. 2018's pointer.py) reads the text in chunks of `--bptt` words and leaves the cache out at the
+            first word of every later chunk too, which is not done here.
     """
 
     window: int = 500
@@ -50,7 +52,10 @@ class DynamicEvaluation:
             way.
         epsilon: added to what gradients are divided by.
         block: tokens from one step to the next; by default 5 where a state is carried, else what a window scores.
-        statistics: whether the size of gradients is the root of the sum of their squares, as published, or of the mean.
+        statistics: whether the size of gradients is the root of the "sum" of their squares, as in the first published
+            script, or of the "mean". The newest public script takes the mean too, and measures a parameter's pull
+            against the mean over parameter tensors where the first one and this take the sum: its `--lamb` is `decay`
+            here divided by the number of tensors, its `--lr` and `--epsilon` are the same.
         batch_size: rows of training text whose mean gradient is one of those.
         max_batches: of the training text; by default all of it.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anymax.evaluation.predicted import predictions
 from anymax.evaluation.scoring import Progress
-from anymax.evaluation.windows import WindowKind
+from anymax.evaluation.windows import FirstWindow, WindowKind
 
 EPSILON = 1e-6
 
@@ -69,6 +69,7 @@ def measure_choices(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
     rows: int = 1,
     epsilon: float = EPSILON,
     progress: Progress | None = None,
@@ -82,7 +83,15 @@ def measure_choices(
     """
     counter = ChoiceCounter(epsilon)
     read = predictions(
-        model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
+        model,
+        tokens,
+        eos=eos,
+        block=block,
+        context=context,
+        windows=windows,
+        first_window=first_window,
+        rows=rows,
+        progress=progress,
     )
     for part in read:
         counter.add(part.tokens, part.log_probs)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anymax.evaluation.loss_sums import Reduce, Unit, add_up, check_words
 from anymax.evaluation.scoring import BATCH_TOKENS, Progress, Scored, language_model, token_losses
-from anymax.evaluation.windows import WindowKind
+from anymax.evaluation.windows import FirstWindow, WindowKind
 from anymax.vocabulary import OutputLayer
 
 LIKELIHOOD = "negative log-probability"
@@ -29,6 +29,7 @@ class Perplexity:
         block: how many tokens a model read together at most; 0 where it reads none.
         context: how many of them were not scored.
         windows: "contiguous", "sentences", "single", or "carried" where a state was carried through the stream.
+        first_window: whether the first window scored a whole "block", or no more than the "stride" of the others.
         rows: for "carried", in how many parallel rows.
         loss_name: what the loss is.
         num_unknown: how many of the tokens are the one for unknown words; None where nobody counted.
@@ -43,6 +44,7 @@ class Perplexity:
     block: int
     context: int = 0
     windows: WindowKind | Literal["carried"] = "contiguous"
+    first_window: FirstWindow = "block"
     rows: int = 1
     loss_name: str = LIKELIHOOD
     num_unknown: int | None = None
@@ -71,7 +73,7 @@ class Perplexity:
 
     @property
     def stride(self) -> int:
-        """How many tokens a window scores, the first one apart."""
+        """How many tokens a window scores; the first one scores `block` unless `first_window` says otherwise."""
         return self.block - self.context
 
     def sentence(self) -> str:
@@ -116,7 +118,10 @@ class Perplexity:
         if self.block == 0:
             return "nothing read before a token"
         of = {"sentences": "whole sentences up to ", "single": "one sentence up to "}.get(self.windows, "")
-        return f"windows of {of}{_number(self.block, 'token')}, context {self.context}, stride {self.stride}"
+        throughout = " from the first window on" if self.first_window == "stride" else ""
+        return (
+            f"windows of {of}{_number(self.block, 'token')}, context {self.context}, stride {self.stride}{throughout}"
+        )
 
 
 def perplexity(
@@ -127,6 +132,7 @@ def perplexity(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
     rows: int = 1,
     unit: Unit = "word",
     ends_word: Tensor | None = None,
@@ -164,6 +170,7 @@ def perplexity(
         block=block,
         context=context,
         windows=windows,
+        first_window=first_window,
         rows=rows,
         batch_tokens=batch_tokens,
         device=device,
@@ -181,6 +188,7 @@ def perplexity(
         block=block,
         context=context,
         windows="carried" if inner.carries_state else windows,
+        first_window=first_window,
         rows=rows,
         loss_name=_loss_name(inner.output),
         num_unknown=None if unk is None else sums.num_unknown,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anymax.data.batches import IGNORE_INDEX
 from anymax.evaluation.scoring import BATCH_TOKENS, Progress, language_model, token_losses
-from anymax.evaluation.windows import WindowKind
+from anymax.evaluation.windows import FirstWindow, WindowKind
 from anymax.models.language_model import LanguageModel
 
 # What rows of log-probabilities may take, with what a measurement makes of them.
@@ -50,6 +50,7 @@ def hidden_states(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
     rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
@@ -66,6 +67,7 @@ def hidden_states(
         block=block,
         context=context,
         windows=windows,
+        first_window=first_window,
         rows=rows,
         batch_tokens=batch_tokens,
         progress=progress,
@@ -81,6 +83,7 @@ def predictions(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
     rows: int = 1,
     progress: Progress | None = None,
 ) -> Iterator[Predicted]:
@@ -89,7 +92,15 @@ def predictions(
     Arguments are those of `token_losses`.
     """
     read = hidden_states(
-        model, tokens, eos=eos, block=block, context=context, windows=windows, rows=rows, progress=progress
+        model,
+        tokens,
+        eos=eos,
+        block=block,
+        context=context,
+        windows=windows,
+        first_window=first_window,
+        rows=rows,
+        progress=progress,
     )
     return _rows(language_model(model), read)
 

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data.batches import IGNORE_INDEX, check_stream, fill_read, share
-from anymax.evaluation.windows import Window, WindowKind, carried_rounds, in_rounds, stretches, windows_over
+from anymax.evaluation.windows import (
+    FirstWindow,
+    Window,
+    WindowKind,
+    carried_rounds,
+    in_rounds,
+    stretches,
+    windows_over,
+)
 from anymax.mappings.arguments import check_positive
 from anymax.models.language_model import LanguageModel, evaluating
 
@@ -38,6 +46,7 @@ def token_losses(
     block: int,
     context: int = 0,
     windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
     rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     device: torch.device | str | None = None,
@@ -64,6 +73,10 @@ def token_losses(
         context: how many tokens of a window are not scored; less than `block`. Must be 0 where a state is carried.
         windows: "contiguous", "sentences" for windows that score whole sentences, or "single" for one sentence in each;
             a sentence too long for a window is cut.
+        first_window: "block" scores all of the first `block` tokens in one window. "stride" has every window score at
+            most `block` - `context` tokens, as fairseq's `--context-window` does, so that the first windows are
+            shorter. Either way all tokens are scored once; contiguous windows give the same losses where `context` is
+            a multiple of `block` - `context`. Must be "block" where a state is carried.
         rows: for models that carry a state: read the stream as so many parallel rows. Faster, but each row starts
             without a state, so only 1 is exact.
         batch_tokens: the most tokens given to the model at once; at least one window is.
@@ -71,19 +84,24 @@ def token_losses(
         rank, world_size: score this rank's share. All ranks call the model equally often.
         progress: called with the tokens that all ranks scored so far, and all there are.
     """
-    _check(tokens, block, context, windows, rows, batch_tokens, rank, world_size)
+    _check(tokens, block, context, windows, first_window, rows, batch_tokens, rank, world_size)
     carries_state = language_model(model).carries_state
     if carries_state and (context or windows != "contiguous"):
         raise ValueError(
             f"context must be 0 and windows 'contiguous' for a model that carries a state, got {context} and "
             f"{windows!r}; leave them out, the state is the context"
         )
+    if carries_state and first_window != "block":
+        raise ValueError(
+            f"first_window must be 'block' for a model that carries a state, got {first_window!r}; leave it out, the "
+            "stream is read without windows"
+        )
     if not carries_state and rows != 1:
         raise ValueError(f"rows must be 1 for a model that carries no state, got {rows}; batch_tokens makes batches")
     if carries_state:
         rounds = carried_rounds(len(tokens), rows=rows, block=min(block, max(1, batch_tokens // rows)))
     else:
-        each = windows_over(tokens, windows, eos=eos, block=block, context=context)
+        each = windows_over(tokens, windows, eos=eos, block=block, context=context, first_window=first_window)
         rounds = in_rounds(each, max(1, batch_tokens // block) * world_size)
     return _score(model, tokens, rounds, eos, device, (rank, world_size), progress)
 
@@ -144,7 +162,15 @@ def _by_stretch(windows: Sequence[Window], tokens: Tensor, losses: Tensor) -> It
 
 
 def _check(
-    tokens: Tensor, block: int, context: int, windows: str, rows: int, batch_tokens: int, rank: int, world_size: int
+    tokens: Tensor,
+    block: int,
+    context: int,
+    windows: str,
+    first_window: str,
+    rows: int,
+    batch_tokens: int,
+    rank: int,
+    world_size: int,
 ) -> None:
     check_stream(tokens)
     check_positive(block=block, rows=rows, batch_tokens=batch_tokens, world_size=world_size)
@@ -152,6 +178,8 @@ def _check(
         raise ValueError(f"context must lie from 0 to {block - 1}, one less than block, got {context}")
     if windows not in get_args(WindowKind):
         raise ValueError(f"windows must be one of {get_args(WindowKind)}, got {windows!r}")
+    if first_window not in get_args(FirstWindow):
+        raise ValueError(f"first_window must be one of {get_args(FirstWindow)}, got {first_window!r}")
     if rows > len(tokens):
         raise ValueError(f"rows must be at most the {len(tokens)} tokens there are, got {rows}")
     if not 0 <= rank < world_size:

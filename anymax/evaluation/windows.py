@@ -13,6 +13,7 @@ from torch import Tensor
 from anymax.data.batches import share
 
 WindowKind = Literal["contiguous", "sentences", "single"]
+FirstWindow = Literal["block", "stride"]
 
 
 class Window(NamedTuple):
@@ -23,7 +24,9 @@ class Window(NamedTuple):
     end: int
 
 
-def windows_over(tokens: Tensor, kind: WindowKind, *, eos: int, block: int, context: int) -> Iterator[Window]:
+def windows_over(
+    tokens: Tensor, kind: WindowKind, *, eos: int, block: int, context: int, first_window: FirstWindow = "block"
+) -> Iterator[Window]:
     """Windows of at most `block` tokens that together score every token once, in order.
 
     The first window scores all its tokens; every later one begins `context` tokens before those it scores.
@@ -32,11 +35,13 @@ def windows_over(tokens: Tensor, kind: WindowKind, *, eos: int, block: int, cont
         kind: "contiguous" fills every window whatever lines it cuts. "sentences" scores whole sentences, as many as
             fit, and "single" one sentence in each; one that does not fit is cut where the window is full, so that no
             window is longer than `block`.
+        first_window: "block" fills the first window with `block` tokens. "stride" lets no window score more than
+            `block` - `context` tokens, as fairseq does, so that windows with less context are shorter.
     """
     scored = 0
     while scored < len(tokens):
         start = max(0, scored - context)
-        end = min(start + block, len(tokens))
+        end = min(start + block if first_window == "block" else scored + block - context, len(tokens))
         if kind == "single" or (kind == "sentences" and end < len(tokens)):
             end = _sentence_end(tokens, scored, end, eos, which=0 if kind == "single" else -1)
         yield Window(start, scored, end)

@@ -82,6 +82,7 @@ def _input(input: Input, model_dim: int, lexicon: Words) -> nn.Module:
             filters=input.filters,
             num_highways=input.num_highways,
             max_bytes=input.max_bytes,
+            windows=input.windows,
         )
     return FixedInput(len(lexicon), model_dim, dim=input.dim)
 

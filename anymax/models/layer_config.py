@@ -4,7 +4,7 @@ How many words there are is not part of it: that comes from the lexicon the mode
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from anymax.models.transform_config import Transform
 
@@ -61,12 +61,15 @@ class Characters:
         filters: pairs of a width in bytes and how many filters have it.
         num_highways: how many highway layers follow.
         max_bytes: longer words are cut here.
+        windows: whether filters see the windows that begin inside the "word", or all those of the word "padded" to
+            `max_bytes`, as in fairseq.
     """
 
     char_dim: int = 128
     filters: tuple[tuple[int, int], ...] = ((1, 128), (2, 256), (3, 384), (4, 512), (5, 512), (6, 512), (7, 512))
     num_highways: int = 1
     max_bytes: int = 50
+    windows: Literal["word", "padded"] = "word"
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many widths of few filters."""

@@ -1,6 +1,8 @@
 """The AWD-LSTM of Merity et al. 2018, with the settings that were published with its code.
 
-Perplexities in the descriptions are theirs, before fine-tuning, which is a second stage: `anymax finetune`.
+Perplexities in the descriptions are theirs, before fine-tuning, which is a second stage: `anymax finetune`. The paper
+prints other settings for the Penn Treebank, batches of 40, 750 epochs and a dropout of 0.3 between layers, and 60.7
+valid perplexity.
 """
 
 from dataclasses import replace

@@ -9,6 +9,10 @@ a rate, and its figure with 0.2 is one of Tables 3 and 7.
 
 A step has 65,536 tokens: 4096 for each of 8 GPUs, twice. For the plain softmax the paper reads 1024 at a time; here a
 step is the same for all. On other machines change `batch_size` and `accumulate`, and keep their product.
+
+Perplexity is measured in windows as fairseq cuts them, which the published figures were measured in; but a sentence
+longer than a window is cut. Filters over characters see windows inside the word; `--model.input.windows padded` is
+fairseq's maximum over padding too.
 """
 
 from dataclasses import replace
@@ -62,7 +66,7 @@ def transformer(
             Text("wikitext-103", units=units),
             LanguageModelConfig(input, output, body, tie),
             Blocks(block, batch_size),
-            evaluation=Evaluation(block, context, windows="sentences"),
+            evaluation=Evaluation(block, context, windows="sentences", first_window="stride"),
         ),
         Nesterov(1.0, momentum=0.99),
         CosineCycles(16_000, period=18_000, growth=2.0, shrink=0.75, minimum=1e-5, warmup_from=1e-7),

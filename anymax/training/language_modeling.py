@@ -143,6 +143,7 @@ class LanguageModelingTask(Task):
             block=how.block or self._block(),
             context=how.context,
             windows=how.windows,
+            first_window=how.first_window,
             rows=how.rows,
             ends_word=None if units.subwords is None else self._ends_word(),
             unk=units.lexicon.unk,

@@ -68,6 +68,8 @@ class Evaluation:
         block: tokens in a window; None takes that of the batches.
         context: how many of them serve only as context.
         windows: windows of one length, of whole sentences up to it, or of one sentence each.
+        first_window: whether the first window scores a whole "block", or no window scores more than the "stride",
+            `block` - `context`, as in fairseq.
         rows: for models that carry a state: read the text as so many parallel rows, each of which starts without one.
             It is quicker and a little worse; 1 is exact.
     """
@@ -75,6 +77,7 @@ class Evaluation:
     block: int | None = None
     context: int = 0
     windows: Literal["contiguous", "sentences", "single"] = "contiguous"
+    first_window: Literal["block", "stride"] = "block"
     rows: int = 1
 
     def __post_init__(self) -> None:
@@ -99,6 +102,11 @@ class LanguageModeling:
             raise ValueError(
                 f"batching must be {kind} for a {type(self.model.body).__name__}, "
                 f"got {type(self.batching).__name__}; a model that carries a state reads its rows in order"
+            )
+        if self.evaluation.first_window != "block" and recurrent:
+            raise ValueError(
+                f"evaluation.first_window must be 'block' for a {type(self.model.body).__name__}, which carries a "
+                f"state and reads no windows, got {self.evaluation.first_window!r}; leave it out"
             )
         if self.evaluation.rows > 1 and not recurrent:
             raise ValueError(

@@ -37,7 +37,8 @@ def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
 class PLIF(nn.Module):
     """A learned piecewise linear increasing function, the identity at the start.
 
-    Slopes are softplus of the parameter, so any value of it gives an increasing function.
+    Slopes are softplus of the parameter, so any value of it gives an increasing function. There is one parameter per
+    piece; the parameter counts of Ganea et al. 2019 have two per knot, for the slopes and for their sums.
 
     Args:
         pieces: how many pieces share [-bound, bound].

@@ -1,9 +1,10 @@
 """CharacterInput: vectors of words from their spelling, by filters over bytes and a highway network.
 
-Shapes: N words, L bytes of a word, W bytes in a window, E features of a word.
+Shapes: N words, L bytes of a word, W bytes in a window, F filters of one width, E features of a word.
 """
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,8 @@ NUM_SYMBOLS = 257
 NUM_GROUPS = 8
 FILTERS = ((1, 128), (2, 256), (3, 384), (4, 512), (5, 512), (6, 512), (7, 512))
 
+Windows = Literal["word", "padded"]
+
 
 class CharacterInput(nn.Module):
     """Vectors of words from the UTF-8 bytes of their spelling.
@@ -25,6 +28,10 @@ class CharacterInput(nn.Module):
     Filters of several widths run over the bytes; the largest answer of each filter, rectified, is a feature of the
     word. Highway layers and a projection follow. A filter sees the windows that begin at one of the word's bytes and
     zeros beyond its end, so a vector depends on the word alone, and a word may be shorter than the widest filter.
+
+    fairseq's CharacterTokenEmbedder instead pads every word to `max_bytes` and takes the maximum over all windows of
+    the padded word: those of padding alone, whose answer is the filter's bias, count too. Weights trained that way give
+    other vectors with the default; `windows="padded"` gives the same.
 
     The end of a text and the unknown word have learned vectors instead, since their spelling means nothing.
 
@@ -41,6 +48,8 @@ class CharacterInput(nn.Module):
         unknown_index: the word that stands for those outside the vocabulary.
         padding_index: a word whose vector is zero.
         max_bytes: longer words are cut here.
+        windows: "word" for the windows that begin inside the word; "padded" for all windows of the word padded with
+            zeros to `max_bytes`, as fairseq has them, where no filter may be wider than that.
 
     Kim et al. 2016; bytes and sizes: Baevski and Auli 2019.
     """
@@ -60,15 +69,17 @@ class CharacterInput(nn.Module):
         filters: Sequence[tuple[int, int]] = FILTERS,
         num_highways: int = 1,
         max_bytes: int = 50,
+        windows: Windows = "word",
     ) -> None:
         super().__init__()
         _check_filters(filters)
         check_positive(model_dim=model_dim, char_dim=char_dim, max_bytes=max_bytes)
+        _check_windows(windows, filters, max_bytes)
         _check_specials(len(words), end_index, unknown_index, padding_index)
         if num_highways < 0:
             raise ValueError(f"num_highways must be at least 0, got {num_highways}")
         self.end_index, self.unknown_index, self.padding_index = end_index, unknown_index, padding_index
-        self.max_bytes = max_bytes
+        self.max_bytes, self.windows = max_bytes, windows
         num_features = sum(number for _, number in filters)
         self.symbols = nn.Parameter(torch.empty(NUM_SYMBOLS, char_dim))
         self.filters = nn.ParameterList(torch.empty(char_dim, width, number) for width, number in filters)
@@ -151,8 +162,18 @@ class CharacterInput(nn.Module):
             windows_NLW = F.pad(symbols_NL, (0, width - 1)).unfold(1, width, 1)
             rows_NLW = windows_NLW * width + torch.arange(width, device=windows_NLW.device)
             sums = F.embedding_bag(rows_NLW.reshape(-1, width), answer, mode="sum").view(n, num_places, number)
-            features.append(sums.masked_fill(is_beyond_NL1, -torch.inf).max(1).values + bias)
+            features.append(self._largest(sums, is_beyond_NL1, lengths_N, width) + bias)
         return torch.cat(features, 1).relu()
+
+    def _largest(self, sums_NLF: Tensor, is_beyond_NL1: Tensor, lengths_N: Tensor, width: int) -> Tensor:
+        """The largest answer of filters of one width to each word, without their bias."""
+        # The first place where a window would reach beyond the padded word.
+        end = None if self.windows == "word" else self.max_bytes - width + 1
+        largest_NF = sums_NLF[:, :end].masked_fill(is_beyond_NL1[:, :end], -torch.inf).max(1).values
+        if end is None:
+            return largest_NF
+        # A window of padding alone answers zero, and is there where a word leaves room for it.
+        return torch.where((lengths_N < end)[:, None], largest_NF.clamp(min=0), largest_NF)
 
     def _project(self, features_NE: Tensor) -> Tensor:
         for layer in self.highways:
@@ -175,7 +196,7 @@ class CharacterInput(nn.Module):
             f"vocabulary_size={len(self.spellings)}, model_dim={self.specials.shape[1]}, "
             f"char_dim={self.symbols.shape[1]}, filters={tuple(tuple(weight.shape[1:]) for weight in self.filters)}, "
             f"end_index={self.end_index}, unknown_index={self.unknown_index}, padding_index={self.padding_index}, "
-            f"max_bytes={self.max_bytes}"
+            f"max_bytes={self.max_bytes}, windows={self.windows!r}"
         )
 
 
@@ -204,3 +225,14 @@ def _check_specials(vocabulary_size: int, end_index: int, unknown_index: int, pa
 def _check_filters(filters: Sequence[tuple[int, int]]) -> None:
     if not filters or any(width < 1 or number < 1 for width, number in filters):
         raise ValueError(f"filters must be pairs of a width and a number, each at least 1, got {tuple(filters)}")
+
+
+def _check_windows(windows: str, filters: Sequence[tuple[int, int]], max_bytes: int) -> None:
+    if windows not in get_args(Windows):
+        raise ValueError(f"windows must be one of {get_args(Windows)}, got {windows!r}")
+    widest = max(width for width, _ in filters)
+    if windows == "padded" and widest > max_bytes:
+        raise ValueError(
+            f"max_bytes must be at least {widest}, the width of the widest filter, with windows='padded', "
+            f"got {max_bytes}; raise it, or take windows='word'"
+        )

@@ -59,6 +59,15 @@ def test_evaluate_measures_as_it_is_told_and_writes_it_down(run: Path, capsys: p
     written = json.loads(file.read_text())
     assert (written["split"], written["perplexity"]["block"], written["perplexity"]["context"]) == ("valid", 12, 4)
     assert f"perplexity {written['perplexity']['perplexity']:.2f} per word" in told and written["unigram"] is None
+    strides = out(
+        capsys,
+        *("evaluate", "run", "--split", "valid", "--context", "7", "--block", "12", "--first-window", "stride"),
+        *("--no-baselines", "--choices"),
+    )
+    assert "windows of 12 tokens, context 7, stride 5 from the first window on" in strides
+    file = run / "evaluations" / "valid-block-12-context-7-first-window-stride.json"
+    measured = json.loads(file.read_text())["perplexity"]
+    assert measured["first_window"] == "stride" and measured["num_tokens"] == written["perplexity"]["num_tokens"]
     assert "context must lie from 0 to 11" in complaint(capsys, "evaluate", "run", "--context", "12", "--block", "12")
 
 

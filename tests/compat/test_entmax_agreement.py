@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import anymax
 import anymax.compat.entmax as ours
 
 ALPHAS = (1.1, 1.5, 1.75, 2.0, 2.5)
@@ -187,3 +188,13 @@ def test_loss_modules_agree(peer, name, options, reduction, ignore_index):
     options = options | {"reduction": reduction, "ignore_index": ignore_index}
     mine, theirs = getattr(ours, name)(**options), getattr(peer, name)(**options)
     assert_agree(lambda x: mine(x, target), lambda x: theirs(x, target), scores(5, 7))
+
+
+def test_alpha_below_one_solves_the_same_problem_there_and_is_refused_here(peer):
+    x = scores(6)
+    for alpha in (0.2, 0.5, 0.75):
+        solved = anymax.regularized_argmax(x, lambda p, alpha=alpha: (p**alpha).sum() / (alpha * (alpha - 1)))
+        torch.testing.assert_close(peer.entmax_bisect(x, alpha), solved, rtol=0, atol=1e-8)
+        for refused in (alpha, torch.tensor([alpha], dtype=torch.float64)):
+            with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
+                ours.entmax_bisect(x, refused)

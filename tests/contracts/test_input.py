@@ -10,16 +10,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anymax.training.ranks import leave
 from anymax.vocabulary import AdaptiveInput, Bands, CharacterInput, FixedInput
+from anymax.vocabulary.character_input import Windows
 
 SIZE, DIM, PADDING = 12, 8, 2
 BANDS = Bands.from_sizes((5, 3, 4), dims=(8, 3, 2))
 WORDS = ["</s>", "<unk>", "<pad>", "a", "bb", "of", "the", "words", "", "straße", "extraordinary", "z" * 60]
 
 
-def character(padding_index: int | None) -> CharacterInput:
-    filters = ((1, 4), (3, 5))
+def character(padding_index: int | None, windows: Windows = "word") -> CharacterInput:
     return CharacterInput(
-        WORDS, DIM, end_index=0, unknown_index=1, padding_index=padding_index, char_dim=4, filters=filters
+        WORDS,
+        DIM,
+        end_index=0,
+        unknown_index=1,
+        padding_index=padding_index,
+        char_dim=4,
+        # Padding may hide short words from a few filters.
+        filters=((1, 4), (3, 5)) if windows == "word" else ((1, 16), (3, 16)),
+        windows=windows,
     )
 
 
@@ -29,6 +37,7 @@ MEMBERS: dict[str, Callable[[int | None], nn.Module]] = {
     "adaptive": lambda padding: AdaptiveInput(BANDS, DIM, padding_index=padding),
     "adaptive-one-band": lambda padding: AdaptiveInput(Bands.from_cutoffs((), SIZE, dim=4), DIM, padding_index=padding),
     "character": character,
+    "character-padded": lambda padding: character(padding, "padded"),
 }
 SHAPES = [(), (5,), (2, 3), (2, 1, 4), (0,), (3, 0, 2)]
 

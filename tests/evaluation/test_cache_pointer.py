@@ -76,6 +76,31 @@ def test_losses_are_those_of_the_definition(
     assert torch.allclose(losses(model, tokens, cache, **reading).double(), expected, atol=1e-5)
 
 
+def test_the_published_script_leaves_out_the_first_word_of_later_chunks_and_agrees_elsewhere() -> None:
+    model, tokens = recurrent(), text()
+    cache = CachePointer(window=6, theta=0.7, weight=0.3, only_full=True)
+    ours = losses(model, tokens, cache, block=45).double()
+    hidden = torch.cat([part.hidden for part in hidden_states(model, tokens, eos=EOS, block=45)]).double()
+    with torch.no_grad():
+        of_model = model.output.log_probs(hidden.float()).double().exp()
+    for chunk in (4, 11):
+        keys, words, published = hidden[:0], tokens[:0], []
+        for start in range(0, 45, chunk):
+            num_kept = len(words)
+            keys = torch.cat([keys, hidden[start : start + chunk]])
+            words = torch.cat([words, tokens[start : start + chunk]])
+            for place in range(num_kept, len(words)):
+                p = of_model[start + place - num_kept, words[place]]
+                if place > cache.window:
+                    seen = slice(place - cache.window, place)
+                    attention = torch.softmax(cache.theta * keys[seen] @ keys[place], 0)
+                    p = (1 - cache.weight) * p + cache.weight * attention[words[seen] == words[place]].sum()
+                published.append(-p.log())
+            keys, words = keys[-cache.window :], words[-cache.window :]
+        is_other = ~torch.isclose(ours, torch.stack(published), atol=1e-5)
+        assert is_other.nonzero()[:, 0].tolist() == [start for start in range(0, 45, chunk) if start > cache.window]
+
+
 def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens, cache = recurrent(), text(), CachePointer(window=9, theta=2.0, weight=0.4)
     whole = losses(model, tokens, cache, block=45)

@@ -59,9 +59,11 @@ def test_smoothed_probabilities_sum_to_one() -> None:
 
 def test_a_small_epsilon_gives_the_perplexity_of_a_likelihood() -> None:
     built, tokens = model(FullOutput(V, 8)), text()
-    found = measure_choices(built, tokens, eos=EOS, block=7, context=2, epsilon=1e-12)
-    measured = perplexity(built, tokens, eos=EOS, block=7, context=2)
-    assert found.epsilon_perplexity == pytest.approx(measured.perplexity, rel=1e-5)
+    by_stride: dict[str, Any] = {"block": 7, "context": 2, "first_window": "stride"}
+    for reading in ({"block": 7, "context": 2}, by_stride):
+        found = measure_choices(built, tokens, eos=EOS, **reading, epsilon=1e-12)
+        measured = perplexity(built, tokens, eos=EOS, **reading)
+        assert found.epsilon_perplexity == pytest.approx(measured.perplexity, rel=1e-5)
     assert (found.zero_targets, found.support, found.ties, found.num_tokens) == (0, V, 0, 37)
     assert 0 < found.entropy < math.log(V)
 

@@ -72,6 +72,19 @@ def rms_update(dynamic: DynamicEvaluation, starts: list[Tensor], sizes: list[Ten
     return update
 
 
+def newest_update(lamb: float, lr: float, epsilon: float, starts: list[Tensor], sizes: list[Tensor]) -> Any:
+    """The rule of the newest public script, whose decay rates are relative to the mean over parameter tensors."""
+
+    def update(model: LanguageModel) -> None:
+        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        usual = torch.stack([size.mean() for size in sizes]).mean()
+        for parameter, start, size in zip(learned, starts, sizes, strict=True):
+            rate = (size / usual).clamp(max=1 / lamb)
+            parameter.add_(lamb * rate * (start - parameter) - lr * parameter.grad / (size + epsilon))
+
+    return update
+
+
 def learned_bits(model: LanguageModel) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters() if parameter.requires_grad]
 
@@ -97,6 +110,18 @@ def test_a_recurrent_model_learns_from_segment_to_segment(dynamic: DynamicEvalua
     expected = by_hand(model, tokens, spans, rms_update(dynamic, learned_bits(model), sizes))
     assert torch.allclose(found, expected, atol=1e-10)
     assert not torch.allclose(found[5:], static(recurrent(), tokens)[5:])
+
+
+@pytest.mark.parametrize("lamb", [0.05, 4.0])
+def test_the_newest_rule_is_the_mean_with_a_decay_for_each_parameter_tensor(lamb: float) -> None:
+    model, tokens = recurrent(), text()
+    starts = learned_bits(model)
+    dynamic = DynamicEvaluation(lr=0.01, decay=lamb * len(starts), epsilon=0.02, statistics="mean")
+    sizes = gradient_sizes(model, text(60), dynamic, eos=EOS, block=1)
+    found = dynamic_losses(model, tokens, dynamic, sizes, block=5)
+    spans = [(start, start, min(start + 5, 43)) for start in range(0, 43, 5)]
+    expected = by_hand(model, tokens, spans, newest_update(lamb, 0.01, 0.02, starts, sizes))
+    assert torch.allclose(found, expected, atol=1e-10)
 
 
 def static(model: LanguageModel, tokens: Tensor, **reading: Any) -> Tensor:

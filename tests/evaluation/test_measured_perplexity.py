@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,21 @@ def test_ranks_that_reduce_give_the_number_of_one() -> None:
     assert (together.num_tokens, together.num_unknown) == (97, alone.num_unknown)
 
 
+def test_every_token_is_scored_whatever_the_first_window_is() -> None:
+    model, tokens = build(), text(97)
+    options: dict[str, Any] = {"eos": EOS, "block": 8, "context": 5}
+    by_block, by_stride = (perplexity(model, tokens, first_window=first, **options) for first in ("block", "stride"))
+    assert (by_block.num_tokens, by_stride.num_tokens) == (97, 97) and by_block.loss != by_stride.loss
+    # The loss of each token in the window that fairseq would read it in.
+    losses = []
+    for scored in range(0, 97, 3):
+        start, end = max(0, scored - 5), min(scored + 3, 97)
+        read = torch.cat([torch.tensor([EOS]), tokens])[None, start:end]
+        losses += model.eval()(read, tokens[None, start:end], "none")[0, scored - start :].tolist()
+    assert by_stride.loss == pytest.approx(sum(losses) / 97, rel=1e-5)
+    assert by_stride.as_dict()["first_window"] == "stride"
+
+
 def test_each_sees_every_stretch() -> None:
     tokens, seen = text(), []
     perplexity(build(), tokens, eos=EOS, block=6, each=seen.append)
@@ -112,6 +128,7 @@ def test_a_number_says_what_it_depends_on() -> None:
     pieces = Perplexity(2.0, "piece", 10, 10, block=3072, context=2560, windows="sentences")
     assert "per piece" in str(pieces)
     assert "windows of whole sentences up to 3,072 tokens, context 2560, stride 512" in str(pieces)
+    assert "stride 512 from the first window on; " in str(replace(pieces, first_window="stride"))
 
 
 def test_a_carried_state_is_said() -> None:

@@ -31,6 +31,7 @@ def text(length: int = 37) -> Tensor:
     ("model", "options"),
     [
         (transformer, {"block": 7, "context": 3}),
+        (transformer, {"block": 7, "context": 3, "first_window": "stride"}),
         (transformer, {"block": 8, "windows": "sentences"}),
         (recurrent, {"block": 5}),
     ],

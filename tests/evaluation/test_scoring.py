@@ -145,6 +145,62 @@ def test_sentence_windows_score_whole_sentences_and_cut_only_what_cannot_fit(
     assert max(width for _, width in model.calls) <= block
 
 
+def windows_of_fairseq(tokens: list[int], block: int, context: int, *, whole: bool) -> list[tuple[int, int, int]]:
+    """(start, scored, end): the text in samples of `block` - `context` tokens, each after those last read before it."""
+    most, parts = block - context, [[]]
+    for token in tokens:
+        if parts[-1] and (not whole or len(parts[-1]) == most or parts[-1][-1] == EOS):
+            parts.append([])
+        parts[-1].append(token)
+    samples = [[]]
+    for part in parts:
+        if len(samples[-1]) + len(part) > most:
+            samples.append([])
+        samples[-1] += part
+    windows, read = [], 0
+    for sample in samples:
+        windows.append((read - min(read, context), read, read + len(sample)))
+        read += len(sample)
+    return windows
+
+
+def test_windows_of_one_stride_read_what_fairseq_reads() -> None:
+    for length, block, context in [*SIZES, (150, 8, 5), (150, 20, 8), (150, 16, 12), (150, 200, 100)]:
+        tokens = stream(length)
+        for kind in ("contiguous", "sentences"):
+            expected = windows_of_fairseq(tokens.tolist(), block, context, whole=kind == "sentences")
+            model = Reader()
+            positions, _, losses = in_order(
+                token_losses(
+                    model,
+                    tokens,
+                    eos=EOS,
+                    block=block,
+                    context=context,
+                    windows=kind,
+                    first_window="stride",
+                    batch_tokens=24,
+                )
+            )
+            assert positions == list(range(length))
+            assert losses == [
+                loss_by_hand(tokens.tolist(), position, start)
+                for start, scored, end in expected
+                for position in range(scored, end)
+            ]
+            assert max(width for _, width in model.calls) <= block
+
+
+def test_the_first_window_changes_no_loss_where_the_context_is_a_multiple_of_the_stride() -> None:
+    tokens = stream(150)
+    for block, context, is_same in [(8, 0, True), (8, 4, True), (16, 12, True), (20, 12, False), (16, 5, False)]:
+        by_block, by_stride = (
+            in_order(token_losses(Reader(), tokens, eos=EOS, block=block, context=context, first_window=first))
+            for first in ("block", "stride")
+        )
+        assert (by_block == by_stride) is is_same
+
+
 def test_a_written_out_case_of_sentence_windows() -> None:
     tokens = torch.tensor([1, 2, 0, 3, 0, 4, 5, 6, 7, 8, 9, 0, 1, 0])
     stretches = token_losses(Reader(), tokens, eos=EOS, block=5, windows="sentences", batch_tokens=1)
@@ -345,6 +401,8 @@ def test_a_wrapped_model_is_called_through_its_wrapper(make: type[Reader]) -> No
         ({"context": 8}, "context must lie from 0 to 7, one less than block, got 8"),
         ({"context": -1}, "context must lie from 0 to 7"),
         ({"windows": "words"}, r"windows must be one of \('contiguous', 'sentences', 'single'\), got 'words'"),
+        ({"first_window": "context"}, r"first_window must be one of \('block', 'stride'\), got 'context'"),
+        ({"model": Carrier(), "first_window": "stride"}, "first_window must be 'block' for a model that carries"),
         ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
         ({"rows": 2}, "rows must be 1 for a model that carries no state, got 2"),
         ({"rank": 2, "world_size": 2}, "rank must lie from 0 to 1, one less than world_size, got 2"),

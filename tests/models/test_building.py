@@ -77,7 +77,8 @@ def test_each_input_becomes_its_layer_with_its_options() -> None:
     assert isinstance(characters, CharacterInput)
     assert [tuple(weight.shape) for weight in characters.filters] == [(3, 1, 4), (3, 2, 5)]
     assert len(characters.highways) == 2 and characters.spellings.shape == (500, 3)
-    assert (characters.end_index, characters.unknown_index) == (0, 1)
+    assert (characters.end_index, characters.unknown_index, characters.windows) == (0, 1, "word")
+    assert built(Characters(3, ((1, 4),), windows="padded")).windows == "padded"
 
 
 def test_each_output_becomes_its_layer_with_its_options() -> None:

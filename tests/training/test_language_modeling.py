@@ -48,6 +48,10 @@ def test_rows_are_refused_where_they_do_not_apply():
         ValueError, match=r"evaluation.rows must be 1 for a TransformerConfig, .* got 4; its windows are"
     ):
         replace(run.task, evaluation=Evaluation(rows=4))
+    with pytest.raises(
+        ValueError, match=r"evaluation.first_window must be 'block' for a .*LSTMConfig, .* leave it out"
+    ):
+        recurrent(evaluation=Evaluation(first_window="stride"))
     with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
         Evaluation(rows=0)
     assert recurrent(evaluation=Evaluation(rows=10)).toy().task.evaluation.rows == 4

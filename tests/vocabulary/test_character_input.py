@@ -24,7 +24,10 @@ def by_convolution(layer: CharacterInput, word: str) -> Tensor:
     for weight, bias in zip(layer.filters, layer.biases, strict=True):
         padded = F.pad(letters, (0, weight.shape[1] - 1))
         features.append(F.conv1d(padded[None], weight.permute(2, 0, 1), bias)[0].amax(1))
-    x = torch.cat(features).clamp(min=0)
+    return through_highways(layer, torch.cat(features).clamp(min=0))
+
+
+def through_highways(layer: CharacterInput, x: Tensor) -> Tensor:
     for highway in layer.highways:
         proposed, gate = highway(x).split(len(x))
         x = torch.sigmoid(gate) * x + (1 - torch.sigmoid(gate)) * proposed.clamp(min=0)
@@ -42,6 +45,38 @@ def test_equals_a_convolution_over_each_word_by_itself() -> None:
         torch.autograd.grad((ours * weights).sum(), parameters),
         torch.autograd.grad((expected * weights).sum(), parameters),
     )
+
+
+def by_padded_convolution(layer: CharacterInput, word: str) -> Tensor:
+    """One word's vector as fairseq's embedder has it: bytes padded to the most, the maximum over all positions."""
+    chars = [byte + 1 for byte in word.encode()][: layer.max_bytes]
+    padded = torch.tensor([chars + [0] * (layer.max_bytes - len(chars))])
+    embedded = F.embedding(padded, layer.symbols, padding_idx=0).transpose(1, 2)
+    pooled = [
+        F.relu(F.conv1d(embedded, weight.permute(2, 0, 1), bias).max(-1).values)
+        for weight, bias in zip(layer.filters, layer.biases, strict=True)
+    ]
+    return through_highways(layer, torch.cat(pooled, -1)[0])
+
+
+def test_padded_windows_are_those_of_a_convolution_over_words_of_one_length() -> None:
+    # From words that are cut, with the widest filter as wide as they are, to words with room for padding alone.
+    for max_bytes in (7, 8, 15, 50):
+        layer = make(max_bytes=max_bytes, windows="padded")
+        ids = torch.tensor([[3, 8, 4, 7], [11, 5, 6, 4], [9, 10, 9, 3]])
+        expected = torch.stack([by_padded_convolution(layer, WORDS[i]) for i in ids.flatten().tolist()]).view(3, 4, 9)
+        ours = layer(ids)
+        torch.testing.assert_close(ours, expected)
+        weights = torch.randn_like(ours)
+        parameters = [p for p in layer.parameters() if p is not layer.specials]
+        torch.testing.assert_close(
+            torch.autograd.grad((ours * weights).sum(), parameters),
+            torch.autograd.grad((expected * weights).sum(), parameters),
+        )
+        torch.testing.assert_close(layer.spell(["unseen"])[0], by_padded_convolution(layer, "unseen"))
+        word = make(max_bytes=max_bytes)
+        word.load_state_dict(layer.state_dict())
+        assert not torch.allclose(word(ids), ours)
 
 
 def test_a_vector_does_not_depend_on_the_other_words() -> None:
@@ -133,9 +168,14 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         make(num_highways=-1)
     with pytest.raises(ValueError, match="max_bytes must be at least 1"):
         make(max_bytes=0)
+    with pytest.raises(ValueError, match=r"windows must be one of \('word', 'padded'\), got 'all'"):
+        make(windows="all")
+    with pytest.raises(ValueError, match=r"max_bytes must be at least 7, .* with windows='padded', got 6; raise it"):
+        make(windows="padded", max_bytes=6)
     with pytest.raises(TypeError, match="got the one string 'cat'; put it into a list"):
         make().spell("cat")
 
 
 def test_shows_its_sizes() -> None:
     assert "vocabulary_size=12, model_dim=9, char_dim=5, filters=((1, 4), (2, 6), (7, 3))" in repr(make())
+    assert "windows='padded'" in repr(make(windows="padded"))
