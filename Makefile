@@ -9,7 +9,7 @@ ASAN_FOLDER := $(CURDIR)/build/asan
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test coverage demo lint format kernels asan clean
+.PHONY: help test coverage demo lint format kernels asan fuzz clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
@@ -19,6 +19,7 @@ help:
 	@echo "make format    let ruff fix and format the code"
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
 	@echo "make asan      run the kernel tests under the address sanitizer"
+	@echo "make fuzz      resume and open 10,000 run folders that were changed at random (about half an hour)"
 	@echo "make clean     remove what was built; .venv stays"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python of a new .venv, CXX=clang++ the compiler, PIP_ARGS goes to pip"
@@ -64,6 +65,9 @@ asan: $(INSTALLED)
 	@$(BUILD_KERNELS) $(ASAN_FOLDER) -fsanitize=address -g -O1
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels
+
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.fuzzed_runs --cases 10000
 
 clean:
 	rm -rf build dist anymax.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -93,7 +93,8 @@ class Subwords:
         try:
             _ = loaded._model
         except Exception as error:
-            raise ValueError(f"{path} was changed: its merges do not fit its vocabulary ({error})") from None
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{path} was changed: its merges do not fit its vocabulary ({reason})") from None
         return loaded
 
     def save(self, path: str | os.PathLike[str]) -> None:

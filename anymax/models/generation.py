@@ -10,6 +10,7 @@ from torch import Tensor
 
 from anymax.models.language_model import LanguageModel, evaluating
 from anymax.vocabulary import OutputLayer
+from anymax.vocabulary.output import draw_by
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def draw_next(
     if top_p is not None:
         # A word is kept if those before it are not yet enough.
         probs_BK = probs_BK * (probs_BK.cumsum(-1) - probs_BK < top_p)
-    return best.words.gather(1, torch.multinomial(probs_BK, 1, generator=generator))[:, 0]
+    return best.words.gather(1, draw_by(probs_BK, generator)[:, None])[:, 0]
 
 
 def _check(

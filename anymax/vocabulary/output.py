@@ -162,4 +162,17 @@ def widened(scores: Tensor) -> Tensor:
 
 def draw(log_weights_BV: Tensor, generator: torch.Generator | None) -> Tensor:
     """One entry of every row, drawn by the exponential of its log-weight."""
-    return torch.multinomial(log_weights_BV.softmax(-1), 1, generator=generator)[:, 0]
+    return draw_by(log_weights_BV.softmax(-1), generator)
+
+
+def draw_by(probs_BV: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One entry of every row, drawn by its probability; rows need not sum to one."""
+    try:
+        return torch.multinomial(probs_BV, 1, generator=generator)[:, 0]
+    except RuntimeError as error:
+        # A device says so later, and by itself.
+        if bool(probs_BV.isfinite().all()):
+            raise
+        raise ValueError(
+            "probabilities must be finite, but the model's are not; its weights are too large: use another checkpoint"
+        ) from error

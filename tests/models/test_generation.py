@@ -137,3 +137,9 @@ def test_generation_leaves_every_module_in_its_mode() -> None:
 def test_generation_refuses_what_it_cannot_do(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         generate(build(), **{"prompt_ids": words(1, 3), "num_tokens": 2} | options)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}])
+def test_probabilities_that_are_not_finite_are_refused_in_words(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="probabilities must be finite, but the model's are not"):
+        draw_next(Given([float("nan")] * 6), torch.zeros(2, 4), **options)
