@@ -129,8 +129,8 @@ def test_generation_leaves_every_module_in_its_mode() -> None:
         ({"top_k": 24}, "top_k must lie between 1 and the vocabulary size, 23, got 24"),
         ({"top_p": 0.0}, "top_p must lie above 0 and be at most 1, got 0.0"),
         ({"stop": V}, "stop must be a word of the vocabulary, from 0 to 22, got 23"),
-        ({"prompt_ids": words(3)}, r"prompt_ids must be \(batch, positions\)"),
-        ({"prompt_ids": words(3, 0)}, r"got shape \(3, 0\)"),
+        ({"prompt_ids": torch.arange(3)}, r"prompt_ids must be \(batch, positions\)"),
+        ({"prompt_ids": torch.arange(0).view(3, 0)}, r"got shape \(3, 0\)"),
     ],
     ids=str,
 )
