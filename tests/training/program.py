@@ -1,7 +1,8 @@
 """Runs in processes of their own: `python -m tests.training.program PLAN`, with a plan as JSON.
 
-Everything slow is imported once; then the process divides. Two children are the ranks of the first of the "jobs" of the
-plan, two more do the others, one after the other. Meanwhile child after child does the "killed" job, each killed at a
+Everything slow is imported once; then the process divides. Two children are the ranks of the "alone" jobs of the plan,
+each with a process group of its own, two more do its "jobs" in one group, and of two others one dies amid a run, which
+the other must notice. Meanwhile child after child does the "killed" job, each killed at a
 moment drawn at random, but for the last, which comes to the end.
 """
 
@@ -12,9 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo
 import torch.distributed as dist
@@ -23,10 +26,10 @@ import torch.distributed.tensor
 
 from anymax.training import AtEpoch, AveragedSGD, Constant, RunConfig, config, from_plain, joined, resume, train
 from anymax.training.parallel import accumulating, whole, wrap
-from anymax.training.ranks import leave
+from anymax.training.ranks import PeerError, leave
 from anymax.training.tensors import load_model, model_tensors
 from anymax.training.updater import Updater
-from tests.training.toys import Toy
+from tests.training.toys import Toy, ToyTask
 
 config.TaskConfig = Toy
 
@@ -40,10 +43,27 @@ def do(job: dict[str, Any]) -> None:
         train(run, job["folder"])
 
 
-def do_as_under_torchrun(rank: int, job: dict[str, Any]) -> None:
-    """A job that makes its own process group."""
+def do_as_under_torchrun(rank: int, jobs: list[dict[str, Any]]) -> None:
+    """Jobs that make their own process groups, one after the other."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    do(job)
+    for job in jobs:
+        do(job)
+
+
+def do_beside_a_dying_peer(rank: int, job: dict[str, Any], port: int) -> None:
+    """A job whose second rank is killed in its third step; the first must say so by itself."""
+    os.environ["MASTER_PORT"] = str(port)
+    if rank == 1:
+        take, calls = ToyTask.step, count(1)
+
+        def step(*arguments: Any) -> Any:
+            if next(calls) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return take(*arguments)
+
+        ToyTask.step = step
+    with pytest.raises(PeerError, match="process 0 of 2 lost the connection to another one"):
+        do_as_under_torchrun(rank, [job])
 
 
 def do_as_rank(rank: int, jobs: list[dict[str, Any]], port: int) -> None:
@@ -156,9 +176,11 @@ if __name__ == "__main__":
     random.seed(0)
     torch.set_num_threads(1)
     plan = json.loads(Path(sys.argv[1]).read_text())
-    first, *others = plan["jobs"]
-    ranks = [in_child(lambda rank=rank: do_as_under_torchrun(rank, first)) for rank in (0, 1)]
-    ranks += [in_child(lambda rank=rank: do_as_rank(rank, others, plan["port"])) for rank in (0, 1)]
+    alone, shared, lost = plan["alone"], plan["jobs"], plan["lost"]
+    ranks = [in_child(lambda rank=rank: do_as_under_torchrun(rank, alone)) for rank in (0, 1)]
+    ranks += [in_child(lambda rank=rank: do_as_rank(rank, shared, plan["ports"][0])) for rank in (0, 1)]
+    left, dying = (in_child(lambda rank=rank: do_beside_a_dying_peer(rank, lost, plan["ports"][1])) for rank in (0, 1))
     killed = do_while_killed(plan["killed"], plan["kills"])
-    assert not any(os.waitpid(rank, 0)[1] for rank in ranks), "a rank failed"
+    assert not any(os.waitpid(rank, 0)[1] for rank in (*ranks, left)), "a rank failed"
+    assert os.WTERMSIG(os.waitpid(dying, 0)[1]) == signal.SIGKILL
     print(killed)

@@ -87,8 +87,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, config in (("blocks", BLOCKS), ("rows", ROWS)):
         train(config, folder / f"one-then-{name}", reporter=StoppingAt(3))
         shutil.copytree(folder / f"one-then-{name}", folder / f"one-then-{name}-fsdp")
+    alone = [job(folder / name, BLOCKS) for name in ("blocks-ddp", "second", "third")]
     jobs = [
-        job(folder / "blocks-ddp", BLOCKS),
         job(folder / "blocks-fsdp", fsdp_blocks),
         job(folder / "rows-ddp", ROWS),
         job(folder / "rows-fsdp", fsdp_rows),
@@ -101,7 +101,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job(folder / "stopped-averaged", replace(fsdp_averaged, steps=6)),
         job(folder / "stopped-averaged", fsdp_averaged, resume=True),
     ]
-    plan = {"jobs": jobs, "killed": job(folder / "killed", KILLED), "kills": KILLS, "port": free_port()}
+    plan = {
+        "alone": alone,
+        "jobs": jobs,
+        "lost": job(folder / "lost", replace(BLOCKS, steps=40)),
+        "killed": job(folder / "killed", KILLED),
+        "kills": KILLS,
+        "ports": [free_port(), free_port()],
+    }
     (folder / "plan.json").write_text(json.dumps(plan))
     process = start(folder / "plan.json")
     try:
@@ -180,6 +187,18 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(folder: Path):
     assert_same(folder / "killed", folder / "unharmed")
     left = {path.name for path in (folder / "killed" / "checkpoints").iterdir()}
     assert left == {path.name for path in (folder / "unharmed" / "checkpoints").iterdir()}
+
+
+def test_two_processes_train_several_runs_one_after_the_other(folder: Path):
+    for name in ("second", "third"):
+        assert_close(folder / name, folder / "blocks")
+
+
+def test_a_run_that_lost_a_process_can_be_resumed(folder: Path, tmp_path: Path):
+    # That the other process noticed is asserted where it did.
+    shutil.copytree(folder / "lost", tmp_path / "lost")
+    assert resume(tmp_path / "lost", config=replace(BLOCKS, steps=7)).step == 7
+    assert_close(tmp_path / "lost", folder / "blocks")
 
 
 def test_rows_are_shared_out_as_batches_are():
