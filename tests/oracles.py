@@ -1,4 +1,4 @@
-"""Independent answers that tests compare with: a quadratic program, exact and long arithmetic, and finite differences."""
+"""Independent answers that tests compare with: a quadratic program, exact and long arithmetic, differences."""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,10 +1,12 @@
 """Subset marginals: how likely each entry is to be among k chosen ones, sparse at both ends."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from anymax.kernels.backend import widest
-from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare, row_shape
 
 
 def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -17,30 +19,27 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
             with size 1 along `dim`, which gets a gradient. 0 gives zeros and no gradient. A row with fewer than k
             entries left unmasked chooses all of them.
 
-    The answer is clip(scores - tau, 0, 1). Let c be k rounded up: at tau equal to the c-th largest score the sum is below
-    k, and at tau one lower it is at least k. So scores are measured from the c-th largest and clamped to [-1, 1], which
-    keeps every digit that matters however large the scores are: entries beyond that are surely chosen or surely not.
-    The sum is piecewise linear in tau with one corner per entry in that range, so tau is found by sorting the corners.
+    The answer is clip(scores - tau, 0, 1). Let c be k rounded up: at tau equal to the c-th largest score the sum is
+    below k, and at tau one lower it is at least k. So scores are measured from the c-th largest and clamped to [-1, 1],
+    which keeps every digit that matters however large the scores are: entries beyond that are surely chosen or surely
+    not. The sum is piecewise linear in tau with one corner per entry in that range, so tau is found by sorting them.
     """
     prepared = prepare(scores, dim, mask)
     n = prepared.shape[dim]
+    # Nothing to choose from gives nothing, whatever k is.
+    most = n or math.inf
     if isinstance(k, Tensor):
         check_per_row("k", k, prepared, dim)
-        check_values("k", f"between 0 and the {n} entries along dim {dim}", k, lambda k: (k >= 0) & (k <= n))
+        check_values("k", f"between 0 and the {n} entries along dim {dim}", k, lambda k: (k >= 0) & (k <= most))
     else:
         check_number("k", k)
-        if not 0 <= k <= n:
+        if not 0 <= k <= most:
             raise ValueError(f"k must lie between 0 and the {n} entries along dim {dim}, got {k}")
     moved = prepared.movedim(dim, -1)
     wide = moved.to(widest(moved))
-    total = k.expand(*_row_shape(prepared, dim)).movedim(dim, -1) if isinstance(k, Tensor) else wide.new_full((1,), k)
-    return _marginals(wide, total.to(wide.dtype)).movedim(-1, dim).to(scores.dtype)
-
-
-def _row_shape(scores: Tensor, dim: int) -> list[int]:
-    shape = list(scores.shape)
-    shape[dim] = 1
-    return shape
+    total = k.expand(*row_shape(prepared, dim)).movedim(dim, -1) if isinstance(k, Tensor) else wide.new_full((1,), k)
+    marginals = _marginals(wide, total.to(wide.dtype)) if n else wide * total
+    return marginals.movedim(-1, dim).to(scores.dtype)
 
 
 def _marginals(scores: Tensor, total: Tensor) -> Tensor:
