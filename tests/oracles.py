@@ -1,6 +1,7 @@
-"""Independent answers that tests compare with: a quadratic program, long arithmetic, and finite differences."""
+"""Independent answers that tests compare with: a quadratic program, exact and long arithmetic, differences."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -49,3 +50,26 @@ def entmax_exactly(scores: Tensor, alpha: float) -> Tensor:
             middle = (low + high) / 2
             low, high = (middle, high) if sum(probs(middle)) > 1 else (low, middle)
         return torch.tensor([float(p) for p in probs(low)], dtype=torch.float64)
+
+
+def subset_marginals_exactly(scores: list[Fraction], k: Fraction) -> tuple[list[Fraction], Fraction]:
+    """The clip(scores - tau, 0, 1) that sum to k, in exact arithmetic, and how far the nearest entry is from a corner.
+
+    Every way to cut the ranking into chosen, undecided and left out is tried, until one is consistent.
+    """
+    ranked = sorted(scores, reverse=True)
+    for num_full in range(len(scores) + 1):
+        for num_free in range(len(scores) - num_full + 1):
+            full, free, out = ranked[:num_full], ranked[num_full : num_full + num_free], ranked[num_full + num_free :]
+            highest = [full[-1] - 1] if full else []
+            lowest = out[:1]
+            if free:
+                tau = (sum(free) + num_full - k) / num_free
+                is_right = all(0 <= score - tau <= 1 for score in free)
+            else:
+                is_right = k == num_full
+                tau = sum(highest + lowest) / len(highest + lowest)
+            if is_right and all(tau <= most for most in highest) and all(tau >= least for least in lowest):
+                margin = min(abs(score - tau - corner) for score in scores for corner in (0, 1))
+                return [min(max(score - tau, Fraction(0)), Fraction(1)) for score in scores], margin
+    raise AssertionError("no cut is consistent")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from anymax.attention.cache import KeyValueCache
 from anymax.attention.positions import rotate
 from anymax.mappings import Entmax, LearnedEntmax, softmax
-from anymax.mappings.arguments import check_device
+from anymax.mappings.arguments import check_boolean, check_device
 
 # Called with scores and mask=..., it maps the last dimension: a function of anymax.mappings, or a Module over one.
 Mapping = Callable[..., Tensor]
@@ -221,9 +221,7 @@ def _full_mask(
 
 
 def _checked(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> Tensor:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a boolean tensor, true where a query may attend to a key, got {came}")
+    check_boolean(mask, "a query may attend to a key")
     check_device("mask", mask, query, "query")
     whole = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     if len(whole) != 4 or any(size not in (1, wanted) for size, wanted in zip(whole, shape, strict=True)):

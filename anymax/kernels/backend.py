@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 import torch
@@ -18,37 +19,42 @@ class Backend(Protocol):
         """Why this backend cannot take `scores`, or None if it can."""
 
 
-_named: str | None = None
+# Per context, so that threads and asynchronous tasks do not change each other's. Autograd runs the backward of CPU
+# tensors in the thread that asks for it; for accelerators it has threads of its own, but there only the reference runs.
+_named: ContextVar[str | None] = ContextVar("anymax backend", default=None)
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Run every kernel inside the block through one backend, in forward and backward, in the whole process.
+    """Run every kernel inside the block through one backend, in forward and backward, in this thread or task alone.
+
+    A thread that is started inside the block chooses for itself; `contextvars.copy_context().run` takes the choice
+    along.
 
     Args:
         name: "native" (C++ on the CPU) or "reference" (torch, every device). A named backend never falls back: where
             it cannot run, the call raises.
     """
-    global _named
     if name not in NAMES:
         raise ValueError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
-    before, _named = _named, name
+    token = _named.set(name)
     try:
         yield
     finally:
-        _named = before
+        _named.reset(token)
 
 
 def choose(backends: dict[str, Backend], scores: Tensor) -> str:
     """The name of the backend that takes `scores`: the named one, or the first that can."""
-    if _named is not None:
-        reason = backends[_named].why_unsupported(scores) if _named in backends else "this kernel has no such backend"
+    named = _named.get()
+    if named is not None:
+        reason = backends[named].why_unsupported(scores) if named in backends else "this kernel has no such backend"
         if reason is not None:
             raise RuntimeError(
-                f"the {_named} backend was asked for by name but cannot run: {reason}; "
+                f"the {named} backend was asked for by name but cannot run: {reason}; "
                 "leave use_backend(...) out to let anymax choose"
             )
-        return _named
+        return named
     return next(name for name in NAMES if name in backends and backends[name].why_unsupported(scores) is None)
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -15,7 +16,8 @@ from anymax.kernels.build import FOLDER, levels, library_name
 # torch names its own levels; the libraries are built for the same sets of instructions.
 _BY_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 
-_forced_level: str | None = os.environ.get("ANYMAX_CPU_LEVEL") or None
+# Per context, as the choice of a backend is.
+_forced_level = ContextVar("anymax CPU level", default=os.environ.get("ANYMAX_CPU_LEVEL") or None)
 
 
 @functools.cache
@@ -28,12 +30,12 @@ def machine_levels() -> tuple[str, ...]:
 
 def current_level() -> str:
     """The instruction level in use: the machine's best, or the one ANYMAX_CPU_LEVEL or `use_cpu_level` names."""
-    return _forced_level or machine_levels()[-1]
+    return _forced_level.get() or machine_levels()[-1]
 
 
-if _forced_level is not None and _forced_level not in machine_levels():
+if _forced_level.get() is not None and current_level() not in machine_levels():
     warnings.warn(
-        f"ANYMAX_CPU_LEVEL must be one of {', '.join(machine_levels())} on this machine, got {_forced_level!r}; "
+        f"ANYMAX_CPU_LEVEL must be one of {', '.join(machine_levels())} on this machine, got {current_level()!r}; "
         "the torch reference runs instead of the native kernels",
         stacklevel=2,
     )
@@ -41,13 +43,12 @@ if _forced_level is not None and _forced_level not in machine_levels():
 
 @contextmanager
 def use_cpu_level(level: str) -> Iterator[None]:
-    """Run the native kernels inside the block at one instruction level."""
-    global _forced_level
-    before, _forced_level = _forced_level, level
+    """Run the native kernels inside the block at one instruction level, in this thread or task alone."""
+    token = _forced_level.set(level)
     try:
         yield
     finally:
-        _forced_level = before
+        _forced_level.reset(token)
 
 
 def folder() -> Path:

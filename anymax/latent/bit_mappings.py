@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from anymax.latent.bit_distribution import BitDistribution
@@ -44,8 +45,11 @@ class TopKSparsemax:
 
     def distribution(self, scores: Tensor) -> BitDistribution:
         num_bits = scores.shape[-1]
-        top = topk_bits(scores.to(computed_in(scores.dtype)), self.k)
-        probs = sparsemax(top.scores)
+        wide = scores.to(computed_in(scores.dtype))
+        top = topk_bits(wide, self.k)
+        # Measured from the best bit-vector: their own scores may be too large to tell them apart.
+        flips = top.bits - top.bits[:, :1]
+        probs = sparsemax(torch.where(flips == 0, 0, flips * wide[:, None]).sum(-1))
         is_exact = ((probs > 0).sum(-1) < self.k) | (self.k == 2**num_bits)
         return ListedBits(scores, top.bits.to(scores.dtype), probs, is_exact)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import prepare
+from anymax.mappings.arguments import largest, prepare
 
 
 def argmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -12,7 +12,7 @@ def argmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tens
     It is constant almost everywhere: its gradient is zero.
     """
     prepared = prepare(scores, dim, mask)
-    top = prepared.amax(dim, keepdim=True)
+    top = largest(prepared, dim)
     chosen = (prepared == top) & (prepared > -torch.inf)
     probs = chosen / chosen.sum(dim, keepdim=True).clamp(min=1)
     # Connected to the scores by a zero, so that it can stand wherever another mapping stands.

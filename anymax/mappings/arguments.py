@@ -38,19 +38,27 @@ def check_dim(scores: Tensor, dim: int) -> None:
         raise ValueError(
             f"dim must be one of the {scores.dim()} dimensions of scores, of shape {tuple(scores.shape)}, got {dim}"
         )
-    if scores.shape[dim] == 0:
-        raise ValueError(f"scores must have at least one entry along dim {dim}, got shape {tuple(scores.shape)}")
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> None:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"mask must be a boolean tensor, true where an entry may be chosen, got {came}; convert with .bool()"
-        )
+    check_boolean(mask, "an entry may be chosen")
     check_device("mask", mask, scores)
     if not _broadcasts(mask.shape, scores.shape):
         raise ValueError(f"mask must broadcast to the shape of scores {tuple(scores.shape)}, got {tuple(mask.shape)}")
+
+
+def check_boolean(mask: Tensor, meaning: str) -> None:
+    """A mask is boolean; `meaning` completes "true where"."""
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
+        return
+    if not isinstance(mask, Tensor):
+        got, fix = type(mask).__name__, "make one with torch.tensor(mask, dtype=torch.bool)"
+    elif mask.is_floating_point():
+        # Not mask.bool(), which is true where an additive mask forbids.
+        got, fix = str(mask.dtype), "pass mask == 0 if it is additive, of 0 and -inf, or mask == 1 if it is of 1 and 0"
+    else:
+        got, fix = str(mask.dtype), "pass mask == 1 if it is of 1 and 0"
+    raise TypeError(f"mask must be a boolean tensor, true where {meaning}, got {got}; {fix}")
 
 
 def check_device(name: str, value: Tensor, other: Tensor, other_name: str = "scores") -> None:
@@ -79,8 +87,7 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
     check_device(name, value, scores)
     if value.is_complex() or value.dtype == torch.bool:
         raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}")
-    shape = list(scores.shape)
-    shape[dim] = 1
+    shape = row_shape(scores, dim)
     if not _broadcasts(value.shape, torch.Size(shape)):
         raise ValueError(
             f"{name} must broadcast against scores with size 1 along dim {dim}, that is to {tuple(shape)}, "
@@ -88,22 +95,24 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, dim: int) -> None:
         )
 
 
-def check_values(name: str, rule: str, value: Tensor, is_right: Callable[[Tensor], Tensor]) -> None:
-    """Check a tensor argument where its entries can be read: not while tracing, under vmap or on an accelerator."""
+def check_values(name: str, rule: str, value: Tensor, is_right: Callable[[Tensor], Tensor], *, got: str = "{}") -> None:
+    """Check a tensor argument where its entries can be read: not while tracing, under vmap or on an accelerator.
+
+    Args:
+        got: how the error shows the first wrong entry.
+    """
     if not is_plain(value):
         return
     right = is_right(value.detach())
     if not bool(right.all()):
-        raise ValueError(f"{name} must be {rule}, got {value.detach()[~right][0].item()}")
+        raise ValueError(f"{name} must be {rule}, got {got.format(value.detach()[~right][0].item())}")
 
 
 def per_row(value: Tensor, scores: Tensor, dim: int) -> Tensor:
     """A parameter as a vector: one entry if it is the same for all rows, else one per row."""
     if value.numel() == 1:
         return value.reshape(1)
-    shape = list(scores.shape)
-    shape[dim] = 1
-    return value.expand(shape).movedim(dim, -1).reshape(-1)
+    return value.expand(row_shape(scores, dim)).movedim(dim, -1).reshape(-1)
 
 
 def map_rows(function: Callable[[Tensor], Tensor], scores: Tensor, dim: int) -> Tensor:
@@ -111,7 +120,22 @@ def map_rows(function: Callable[[Tensor], Tensor], scores: Tensor, dim: int) -> 
     if scores.dim() == 2 and dim in (1, -1):
         return function(scores)
     moved = scores.movedim(dim, -1)
-    return function(moved.reshape(-1, moved.shape[-1])).reshape(moved.shape).movedim(-1, dim)
+    rows = moved.flatten(0, -2) if moved.dim() > 1 else moved[None]
+    return function(rows).reshape(moved.shape).movedim(-1, dim)
+
+
+def largest(scores: Tensor, dim: int) -> Tensor:
+    """The largest score of each row, which has size 1 along `dim` and no gradient; -inf in a row without entries."""
+    if scores.shape[dim] == 0:
+        return scores.new_full(row_shape(scores, dim), -torch.inf)
+    return scores.detach().amax(dim, keepdim=True)
+
+
+def row_shape(scores: Tensor, dim: int) -> list[int]:
+    """The shape of one number per row: that of the scores, with size 1 along `dim`."""
+    shape = list(scores.shape)
+    shape[dim] = 1
+    return shape
 
 
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:

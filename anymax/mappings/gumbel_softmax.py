@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, largest, prepare
 from anymax.mappings.softmax import softmax
 
 
@@ -35,9 +35,9 @@ def gumbel_softmax(
     noise = -torch.empty_like(prepared).exponential_(generator=generator).log()
     perturbed = prepared + noise
     # The largest becomes zero, which no tau can make overflow.
-    top = perturbed.detach().amax(dim, keepdim=True)
+    top = largest(perturbed, dim)
     relaxed = softmax((perturbed - torch.where(top == -torch.inf, 0, top)) / tau, dim=dim)
-    if not hard:
+    if not hard or relaxed.shape[dim] == 0:
         return relaxed.to(scores.dtype)
     # A row with nothing to choose stays empty.
     one_hot = torch.zeros_like(relaxed).scatter(dim, relaxed.argmax(dim, keepdim=True), 1.0) * (relaxed > 0)

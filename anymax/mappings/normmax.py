@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_number, check_per_row, check_values, prepare
+from anymax.mappings.arguments import check_number, check_per_row, check_values, largest, prepare
 from anymax.mappings.entmax import entmax
 
 
@@ -35,8 +35,7 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
             raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
     left_out = prepared == -torch.inf
     # A constant added to all scores changes nothing; off it goes before scaling would round it.
-    top = prepared.detach().amax(dim, keepdim=True)
-    scaled = (prepared - top).masked_fill(left_out, 0) * (alpha / (alpha - 1))
+    scaled = (prepared - largest(prepared, dim)).masked_fill(left_out, 0) * (alpha / (alpha - 1))
     powers = entmax(scaled.masked_fill(left_out, -torch.inf), 2 - 1 / alpha, dim=dim)
     chosen = powers > 0
     roots = torch.where(chosen, torch.where(chosen, powers, 1) ** (1 / alpha), powers)

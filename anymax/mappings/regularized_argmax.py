@@ -26,9 +26,11 @@ def regularized_argmax(scores: Tensor, omega: Callable[[Tensor], Tensor]) -> Ten
     prepare(scores, -1, None)
     if not bool(scores.isfinite().all()):
         raise ValueError("scores must be finite; leave out the entries that may not be chosen")
+    if scores.numel() == 0:
+        return scores.detach().clone()
     rows = scores.detach().double().reshape(-1, scores.shape[-1])
     solved = [_solve(row, omega) for row in rows]
-    return torch.stack(solved).reshape(scores.shape).to(scores.dtype) if solved else scores.detach().clone()
+    return torch.stack(solved).reshape(scores.shape).to(scores.dtype)
 
 
 def _solve(scores: Tensor, omega: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,10 +1,11 @@
 """Sig-softmax: softmax with a nonlinearity that escapes the softmax bottleneck without a parameter."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.mappings.arguments import prepare
+from anymax.mappings.arguments import largest, prepare
 from anymax.mappings.softmax import softmax
-from anymax.transforms.sig import sig
 
 
 def sigsoftmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -15,4 +16,8 @@ def sigsoftmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> 
     Kanai et al. 2018.
     """
     prepared = prepare(scores, dim, mask)
-    return softmax(sig(prepared), dim=dim).to(scores.dtype)
+    top = largest(prepared, dim)
+    top = torch.where(top == -torch.inf, 0, top)
+    # `sig`, less its largest value in each row: the sum of its two terms may be too large for a float.
+    shifted = (prepared - top) + (F.logsigmoid(prepared) - F.logsigmoid(top))
+    return softmax(shifted, dim=dim).to(scores.dtype)

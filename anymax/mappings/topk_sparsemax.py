@@ -16,7 +16,7 @@ def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None
     """
     prepared = prepare(scores, dim, mask)
     _check_k(k, scores, dim)
-    top = prepared.topk(int(k), dim=dim, sorted=False)
+    top = prepared.topk(min(int(k), prepared.shape[dim]), dim=dim, sorted=False)
     probs = torch.zeros_like(prepared).scatter(dim, top.indices, sparsemax(top.values, dim=dim))
     # A NaN spoils its whole row, as it does elsewhere.
     return probs.masked_fill(probs.isnan().any(dim, keepdim=True), torch.nan).to(scores.dtype)
@@ -37,5 +37,6 @@ def _check_k(k: int, scores: Tensor, dim: int) -> None:
     n = scores.shape[dim]
     if isinstance(k, bool) or not isinstance(k, numbers.Integral):
         raise TypeError(f"k must be an integer, got {type(k).__name__}")
-    if not 1 <= k <= n:
+    # Nothing to choose from gives nothing, whatever k is.
+    if not 1 <= k <= (n or k):
         raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from anymax.mappings.arguments import check_boolean
+
 Kind = Literal["mean_square", "norm"]
 
 
@@ -57,9 +59,8 @@ def _rows(hidden: Tensor, mask: Tensor | None, kind: Kind) -> tuple[Tensor, Tens
         raise ValueError(f"hidden must be (..., positions, dim), got shape {tuple(hidden.shape)}")
     if mask is None:
         mask = torch.ones(hidden.shape[:-1], dtype=torch.bool, device=hidden.device)
-    elif mask.dtype != torch.bool:
-        raise TypeError(f"mask must be a boolean tensor, true where a position counts, got {mask.dtype}")
-    elif mask.shape != hidden.shape[:-1]:
+    check_boolean(mask, "a position counts")
+    if mask.shape != hidden.shape[:-1]:
         raise ValueError(
             f"mask must have the shape of hidden less the last dimension, {tuple(hidden.shape[:-1])}, "
             f"got {tuple(mask.shape)}"

@@ -22,6 +22,10 @@ class BitPolytope(Polytope):
         # score * mu - (mu^2 + (1 - mu)^2) / 2 is twice (score + 1) / 2 * mu - mu^2 / 2, up to a constant.
         return (scores + 1) / 2 if self.symmetric else scores
 
+    def bounded(self, plain_scores: Tensor) -> Tensor:
+        # Below 0 a bit is surely off, from 1 on surely on; large scores would take the digits of the others.
+        return plain_scores.clamp(-1, 2)
+
     @abstractmethod
     def nearest(self, plain_scores: Tensor) -> Tensor:
         """The point of the polytope nearest to rows (N, D): SparseMAP's marginals."""

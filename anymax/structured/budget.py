@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from anymax.kernels.backend import widest
-from anymax.mappings.arguments import check_positive
 from anymax.mappings.subset_marginals import subset_marginals
 from anymax.structured.bit_polytope import BitPolytope, clip
 from anymax.structured.polytope import FORBIDDEN
@@ -18,6 +17,7 @@ class Budget(BitPolytope):
     """The bit-vectors of scores (..., D) with at most k bits on; -inf keeps a bit off.
 
     Args:
+        k: at least 0, where every bit is off.
         symmetric: true squares both values of a bit, as `Bits` does: SparseMAP's marginals are clip((score + 1) / 2 -
             nu, 0, 1), with nu zero, or what makes them sum to k where they would sum to more. False squares the bits
             that are on alone: clip(score - nu, 0, 1).
@@ -28,7 +28,10 @@ class Budget(BitPolytope):
     decompositions: ClassVar[tuple[str, ...]] = ("systematic", "active set")
 
     def __post_init__(self) -> None:
-        check_positive(k=self.k)
+        if isinstance(self.k, bool) or not isinstance(self.k, int):
+            raise TypeError(f"k must be an integer, got {type(self.k).__name__}")
+        if self.k < 0:
+            raise ValueError(f"k must be at least 0, got {self.k}")
 
     def check(self, shape: torch.Size) -> None:
         if self.k > shape[-1]:
@@ -42,26 +45,34 @@ class Budget(BitPolytope):
         return torch.zeros_like(scores).scatter(1, leaders, 1.0) * (scores > 0)
 
     def log_total(self, scores: Tensor) -> Tensor:
-        scores = scores.clamp(min=FORBIDDEN)
-        # Entry j: the log of the total over the bits so far, where j of them are on.
-        totals = torch.cat([scores.new_zeros(len(scores), 1), scores.new_full((len(scores), self.k), FORBIDDEN)], 1)
-        for score in scores.unbind(1):
+        # Measured from the best structure, and with j bits on from the best of those: large scores leave no rounding.
+        ranked = scores.clamp(min=FORBIDDEN).sort(dim=-1, descending=True).values
+        leaders = ranked[:, : self.k]
+        # Entry j: the log of the total over the bits so far, where j of them are on, less the sum of the j leaders.
+        totals = scores.new_zeros(len(scores), 1)
+        for score in ranked.unbind(1):
+            num_on = totals.shape[1] - 1
+            with_bit = totals[:, : self.k] + (score[:, None] - leaders[:, : num_on + 1])
             # Not logaddexp: its second derivative is NaN where one of the two is forbidden.
-            counted = torch.stack([totals[:, 1:], totals[:, :-1] + score[:, None]]).logsumexp(0)
-            totals = torch.cat([totals[:, :1], counted], 1)
-        return totals.logsumexp(1)
+            counted = torch.stack([totals[:, 1:], with_bit[:, :num_on]]).logsumexp(0)
+            totals = torch.cat([totals[:, :1], counted, with_bit[:, num_on:]], 1)
+        is_gain = leaders > 0
+        gains, losses = torch.where(is_gain, leaders, 0), torch.where(is_gain, 0, leaders)
+        missed = gains.flip(1).cumsum(1).flip(1)
+        level = functional.pad(losses.cumsum(1), (1, 0)) - functional.pad(missed, (0, 1))
+        return gains.sum(1) + (totals + level).logsumexp(1)
+
+    def bounded(self, plain_scores: Tensor) -> Tensor:
+        if self.k == 0:
+            return super().bounded(plain_scores)
+        # Where bits compete for the budget only their differences from the last that fits count.
+        last = plain_scores.detach().topk(self.k, dim=-1).values[:, -1:]
+        competing = (plain_scores - last).clamp(-1, 1) + 1
+        return torch.where(self._is_over(plain_scores), competing, super().bounded(plain_scores))
 
     def nearest(self, plain_scores: Tensor) -> Tensor:
-        # Wide, so that the marginals sum to k however large the scores are.
-        wide = plain_scores.to(widest(plain_scores))
-        free = clip(wide)
-        is_over = free.sum(-1, keepdim=True) > self.k
-        return torch.where(is_over, _summing_to(self.k, wide), free).to(plain_scores.dtype)
+        return torch.where(self._is_over(plain_scores), subset_marginals(plain_scores, self.k), clip(plain_scores))
 
-
-def _summing_to(k: int, scores: Tensor) -> Tensor:
-    marginals = subset_marginals(scores, k)
-    is_free = (marginals > 0) & (marginals < 1)
-    # What rounding has left of the sum, where scores are large.
-    excess = (marginals.detach().sum(-1, keepdim=True) - k) / is_free.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(is_free, marginals - excess, marginals)
+    def _is_over(self, plain_scores: Tensor) -> Tensor:
+        """The rows that would have more than k bits on if every bit were free."""
+        return clip(plain_scores.detach()).sum(-1, keepdim=True) > self.k

@@ -63,6 +63,10 @@ class Polytope(ABC):
         """Scores for which maximizing <scores, mu> - |mu|^2 / 2 gives this polytope's SparseMAP."""
         return scores
 
+    def bounded(self, plain_scores: Tensor) -> Tensor:
+        """Finite scores with the same SparseMAP as rows (N, *) of plain ones, no larger than it needs."""
+        return plain_scores.clamp(min=FORBIDDEN)
+
     @property
     def requires_grad(self) -> bool:
         """Whether the polytope has tensors of its own that want a gradient."""

@@ -10,7 +10,7 @@ from anymax.kernels.backend import widest
 from anymax.structured.active_set import active_set, probs_on_support
 from anymax.structured.bit_polytope import BitPolytope
 from anymax.structured.decompositions import chain, systematic
-from anymax.structured.polytope import FORBIDDEN, Polytope, spoil
+from anymax.structured.polytope import Polytope, spoil
 
 CLOSED_FORMS = {"chain": chain, "systematic": systematic}
 
@@ -74,7 +74,9 @@ def _solve_in_closed_form(
 ) -> tuple[SparseStructures, Tensor]:
     assert isinstance(polytope, BitPolytope)
     rows = polytope.rows(scores)
-    marginals = polytope.nearest(polytope.plain(rows.scores))
+    # In double precision, since the plain scores of large scores would round.
+    wide = rows.scores.to(widest(rows.scores))
+    marginals = polytope.nearest(polytope.plain(wide)).to(rows.scores.dtype)
     structures, probs = CLOSED_FORMS[name](marginals)
     none = torch.zeros_like(rows.spoiled, dtype=torch.long)
     return SparseStructures(marginals, structures, probs, none, none == 0), rows.spoiled
@@ -86,7 +88,7 @@ def _solve_by_active_set(
     rows = polytope.rows(scores, widest(scores))
     solvable = (~rows.spoiled).nonzero()[:, 0]
     fitted, own_scores = rows.polytope.select(solvable), rows.scores[solvable]
-    plain = fitted.plain(own_scores).clamp(min=FORBIDDEN)
+    plain = fitted.bounded(fitted.plain(own_scores))
     bound = 100 + 10 * scores.shape[-polytope.event_dim :].numel() if max_iterations is None else int(max_iterations)
     with torch.no_grad():
         start = fitted.best(own_scores.detach())

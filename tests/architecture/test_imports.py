@@ -72,6 +72,6 @@ def test_the_build_of_the_kernels_needs_the_standard_library_only():
     assert sorted(tops - sys.stdlib_module_names) == []
 
 
-def test_folders_offered_as_attributes_exist():
-    offered = set(dir(anymax)) - set(anymax.__all__)
-    assert sorted(offered - FOLDERS) == []
+def test_every_folder_is_an_attribute_of_the_package_and_offered_by_dir():
+    assert set(dir(anymax)) - set(anymax.__all__) == FOLDERS
+    assert [getattr(anymax, folder).__name__ for folder in sorted(FOLDERS)] == [f"anymax.{f}" for f in sorted(FOLDERS)]

@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -42,6 +44,44 @@ def test_no_name_is_promised_twice():
 def test_an_unknown_name_is_an_attribute_error_that_names_it():
     with pytest.raises(AttributeError, match="no attribute 'softmaks'"):
         _ = anymax.softmaks
+
+
+def test_a_name_that_a_folder_has_is_said_to_be_there_without_importing_it():
+    script = """
+import sys
+import anymax
+
+assert not hasattr(anymax, "AdaptiveInput")
+try:
+    anymax.Budget
+except AttributeError as error:
+    print(error)
+try:
+    from anymax import AdaptiveInput
+except ImportError as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+    result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
+    assert (result.stdout.splitlines(), result.stderr) == (
+        [
+            "module 'anymax' has no attribute 'Budget'; use `from anymax.structured import Budget`",
+            "module 'anymax' has no attribute 'AdaptiveInput'; use `from anymax.vocabulary import AdaptiveInput`",
+        ],
+        "",
+    )
+
+
+def test_the_folder_that_is_said_to_have_a_name_has_it():
+    names = {
+        name for module in MODULES if module.count(".") == 1 for name in public_names(importlib.import_module(module))
+    }
+    hidden = sorted(name for name in names if name not in dir(anymax))
+    assert "AdaptiveInput" in hidden
+    for name in hidden:
+        with pytest.raises(AttributeError, match="use `from anymax") as caught:
+            getattr(anymax, name)
+        exec(str(caught.value).split("`")[1], {})
 
 
 def test_the_stub_lists_the_same_names_from_the_same_homes():

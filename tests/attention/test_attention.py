@@ -72,6 +72,20 @@ def gradients(loss: Tensor, *tensors: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, tensors))
 
 
+@pytest.mark.usefixtures("engine")
+def test_without_keys_every_query_gathers_zeros(attention: MultiHeadAttention) -> None:
+    for num_queries, mask in ((3, None), (3, torch.ones(2, 1, 3, 0, dtype=torch.bool)), (0, None)):
+        query = torch.randn(2, num_queries, D, requires_grad=True)
+        key = torch.randn(2, 0, D, requires_grad=True)
+        gathered = attention(query, key, mask=mask)
+        # What is left of zeros is the bias of the last layer.
+        torch.testing.assert_close(gathered, attention.output.bias.expand(2, num_queries, D))
+        assert attention.probs(query, key, mask=mask).shape == (2, H, num_queries, 0)
+        for gradient, tensor in zip(gradients(gathered.sum(), query, key), (query, key), strict=True):
+            assert gradient.shape == tensor.shape and (gradient == 0).all()
+    assert attention(query, query, is_causal=True).shape == (2, 0, D)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_softmax_self_attention_is_that_of_torch_with_its_gradients(is_causal: bool) -> None:
     ours = trained(MultiHeadAttention(D, H))
@@ -275,7 +289,7 @@ def test_errors_say_what_to_do() -> None:
         layer(x, x[:1])
     with pytest.raises(ValueError, match="value must have the batch and positions of key"):
         layer(x, x, x[:, 1:])
-    with pytest.raises(TypeError, match=r"mask must be a boolean tensor.* got torch.float32"):
+    with pytest.raises(TypeError, match=r"mask must be a boolean tensor.* got torch.float32; pass mask == 0 if"):
         layer(x, mask=torch.ones(5, 5))
     with pytest.raises(ValueError, match=r"mask must broadcast to .*\(2, 3, 5, 5\), got \(2, 5\)"):
         layer(x, mask=torch.ones(2, 5, dtype=torch.bool))

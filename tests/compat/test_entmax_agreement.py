@@ -20,7 +20,7 @@ MAPPINGS = [
     ("sparsemax_bisect", {"n_iter": 60, "ensure_sum_one": False}),
     *(("entmax_bisect", {"alpha": alpha}) for alpha in ALPHAS),
     *(("normmax_bisect", {"alpha": alpha}) for alpha in (1.2, 1.5, 2, 3.0, 5.0)),
-    *(("budget_bisect", {"budget": budget}) for budget in (1, 2, 2.5, 3, 9)),
+    *(("budget_bisect", {"budget": budget}) for budget in (0, 0.5, 1, 2, 2.5, 3, 9)),
 ]
 MAPPING_MODULES = [
     ("Sparsemax", {}),

@@ -1,5 +1,6 @@
 """What every mapping promises. A new mapping joins by one line in MEMBERS."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -211,14 +212,42 @@ def test_a_dim_that_is_not_there_is_refused(member: Member) -> None:
             member.call(torch.randn(3, 4), dim=dim)
 
 
-def test_an_empty_choice_is_refused(member: Member) -> None:
-    with pytest.raises(ValueError, match="at least one entry"):
-        member.call(torch.randn(3, 0))
+def test_a_dimension_of_size_0_gives_an_empty_result_and_gradient(member: Member) -> None:
+    for shape, dim in (((0,), 0), ((3, 0), -1), ((2, 0, 3), 1), ((2, 3, 0), 2), ((0, 0), 0)):
+        for mask in (None, torch.ones(shape, dtype=torch.bool)):
+            scores = torch.randn(shape, requires_grad=True)
+            probs = member.call(scores, dim=dim, mask=mask)
+            (gradient,) = torch.autograd.grad(probs.sum(), scores)
+            assert probs.shape == gradient.shape == shape and probs.dtype == torch.float32
 
 
-def test_a_mask_that_is_not_boolean_is_refused(member: Member) -> None:
-    with pytest.raises(TypeError, match="mask must be a boolean tensor"):
-        member.call(torch.randn(3, 4), mask=torch.ones(3, 4))
+def test_every_finite_score_gives_probabilities_and_a_finite_gradient(member: Member) -> None:
+    for dtype in (torch.float32, torch.float64):
+        largest = torch.finfo(dtype).max
+        scores = torch.tensor([1.0, 0.999, 0.5, 0.0, -0.5, -0.999, -1.0], dtype=dtype) * largest
+        rows = torch.stack([scores, scores.abs(), -scores.abs(), -scores.abs() / 2, scores.where(scores < 0, 0.3)])
+        # Powers of two between the smallest float and the largest one.
+        powers = torch.linspace(-1, 1, 35, dtype=dtype).mul(math.frexp(largest)[1] - 2).exp2().view(5, 7)
+        scores = torch.cat([rows, powers, -powers, rows.flip(1) / 4]).requires_grad_()
+        probs = member.call(scores)
+        (gradient,) = torch.autograd.grad((probs * torch.randn(7, dtype=dtype)).sum(), scores)
+        assert (probs >= 0).all() and gradient.isfinite().all()
+        total = torch.full((len(scores),), member.total, dtype=dtype)
+        torch.testing.assert_close(probs.sum(-1), total, rtol=0, atol=2e-6 if dtype == torch.float32 else 1e-12)
+
+
+def test_a_mask_that_is_not_boolean_is_refused_with_what_to_pass_instead(member: Member) -> None:
+    scores, allowed = torch.randn(3, 4), torch.tensor([True, True, False, True])
+    additive = torch.zeros(4).masked_fill(~allowed, -torch.inf)
+    with pytest.raises(TypeError, match=r"got torch.float32; pass mask == 0 if it is additive, of 0 and -inf, or mask"):
+        member.call(scores, mask=additive)
+    torch.testing.assert_close(member.call(scores, mask=additive == 0), member.call(scores + additive))
+    for mask in (allowed.float(), allowed.long()):
+        with pytest.raises(TypeError, match=rf"got {mask.dtype}; pass .*mask == 1 if it is of 1 and 0"):
+            member.call(scores, mask=mask)
+        torch.testing.assert_close(member.call(scores, mask=mask == 1), member.call(scores, mask=allowed))
+    with pytest.raises(TypeError, match=r"got list; make one with torch.tensor\(mask, dtype=torch.bool\)"):
+        member.call(scores, mask=allowed.tolist())
 
 
 def test_a_mask_that_does_not_broadcast_is_refused(member: Member) -> None:

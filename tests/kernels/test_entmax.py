@@ -46,6 +46,12 @@ def test_agrees_with_the_reference_on_odd_widths(alpha: float, dtype: torch.dtyp
             assert_agree(torch.randn(11, n, dtype=dtype) * scale, torch.tensor([alpha], dtype=dtype))
 
 
+def test_rows_without_entries_agree_with_the_reference() -> None:
+    for alpha in ALPHAS:
+        for num_rows in (0, 1, 40):
+            assert_agree(torch.randn(num_rows, 0), torch.tensor([alpha]))
+
+
 @pytest.mark.parametrize("num_rows", [1, 2, 7, 8, 9, 15, 16, 17, 300])
 def test_rows_of_different_alpha_do_not_disturb_each_other(num_rows: int) -> None:
     scores_RN = torch.randn(num_rows, 37)

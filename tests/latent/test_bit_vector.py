@@ -39,6 +39,19 @@ def test_topk_sparsemax_is_exact_where_fewer_than_k_are_left() -> None:
     assert (found - exactly).abs().amax(-1)[~is_exact].max() > 0.01
 
 
+def test_a_bit_that_is_surely_on_does_not_disturb_the_others() -> None:
+    scores, weights = torch.tensor([[0.3, 0.1, -5.0]]), torch.randn(1, 4)
+    for mapping, alone in ((TopKSparsemax(4), TopKSparsemax(4)), (SparseMap(Budget(3)), SparseMap(Budget(2)))):
+        expected = BitVector(scores, alone).support()
+        for large in (1e6, 1e8, 1e30):
+            row = torch.cat([torch.tensor([[large]]), scores], 1).requires_grad_()
+            support = BitVector(row, mapping).support()
+            assert (support.values[:, 0] == 1).all() and torch.equal(support.values[:, 1:], expected.values)
+            torch.testing.assert_close(support.probs, expected.probs)
+            (gradient,) = torch.autograd.grad((support.values * support.probs[:, None] * weights).sum(), row)
+            assert gradient[0, 0] == 0 and gradient[0, 1] != 0
+
+
 def test_all_bit_vectors_are_exact_even_if_all_are_in_the_support() -> None:
     assert BitVector(torch.zeros(3, 2), TopKSparsemax(4)).is_exact().all()
     assert not BitVector(torch.zeros(3, 2), TopKSparsemax(3)).is_exact().any()

@@ -207,9 +207,12 @@ def test_what_cannot_be_a_target_is_refused() -> None:
         anymax.entmax_loss(scores, torch.zeros(3, dtype=torch.long))
     with pytest.raises(ValueError, match="a target of distributions must have the shape of scores"):
         anymax.entmax_loss(scores, torch.rand(2, 4))
-    for wrong in (-torch.ones(2, 5), torch.full((2, 5), 0.5), torch.full((2, 5), torch.nan)):
-        with pytest.raises(ValueError, match="target must be a distribution in every row"):
-            anymax.entmax_loss(scores, wrong)
+    rule = "target must be a distribution in every row: no entry below 0, and a sum of 1"
+    for value, got in ((-1.0, "an entry of -1.0"), (torch.nan, "an entry of nan"), (1.0, "a sum of 5.0; divide it by")):
+        with pytest.raises(ValueError, match=f"{rule}, got {got}"):
+            anymax.entmax_loss(scores, torch.full((2, 5), value))
+    with pytest.raises(ValueError, match=r"at least one class in the last dimension, got shape \(2, 0\)"):
+        anymax.entmax_loss(torch.randn(2, 0), torch.zeros(2, dtype=torch.long))
     with pytest.raises(ValueError, match="target must be on the device of scores"):
         anymax.entmax_loss(scores, torch.zeros(2, dtype=torch.long, device="meta"))
     with pytest.raises(TypeError, match="target must hold classes"):

@@ -25,13 +25,12 @@ def test_a_weighted_square_gives_its_closed_form() -> None:
 
 def test_keeps_the_dtype_and_an_empty_batch() -> None:
     assert anymax.regularized_argmax(torch.randn(2, 3), lambda p: p @ p).dtype == torch.float32
-    assert anymax.regularized_argmax(torch.randn(0, 3), lambda p: p @ p).shape == (0, 3)
+    for shape in ((0, 3), (2, 0)):
+        assert anymax.regularized_argmax(torch.randn(shape), lambda p: p @ p).shape == shape
 
 
 def test_what_it_cannot_solve_is_refused() -> None:
     with pytest.raises(ValueError, match="scores must be finite"):
         anymax.regularized_argmax(torch.tensor([1.0, -torch.inf]), lambda p: p @ p)
-    with pytest.raises(ValueError, match="at least one entry"):
-        anymax.regularized_argmax(torch.randn(2, 0), lambda p: p @ p)
     with pytest.raises(TypeError, match="scores must be floating point"):
         anymax.regularized_argmax(torch.tensor([1, 2]), lambda p: p @ p)

@@ -105,6 +105,7 @@ SMALL = {
     "one bit": Small(Bits(), (1,)),
     "budget": Small(Budget(2), (5,)),
     "plain budget": Small(Budget(2, symmetric=False), (5,)),
+    "budget of none": Small(Budget(0), (4,)),
     "budget of one": Small(Budget(1), (4,)),
     "budget of all": Small(Budget(4), (4,)),
     "sequence": Small(Sequence(TRANSITIONS), (4, 3)),

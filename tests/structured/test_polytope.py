@@ -57,6 +57,15 @@ def test_marginals_are_means_under_the_softmax_of_all_structures(name: str, scal
     torch.testing.assert_close(small.polytope.marginals(scores), expected, rtol=0, atol=1e-9)
 
 
+def test_a_bit_that_is_surely_on_uses_one_of_the_budget_and_no_digits_of_the_others() -> None:
+    scores = torch.tensor([0.3, 0.1, -5.0])
+    for k in (1, 2, 3):
+        alone = Budget(k - 1).marginals(scores)
+        for large in (1e6, 1e8, 1e20, 1e37):
+            marginals = Budget(k).marginals(torch.tensor([large, *scores.tolist(), -large]))
+            torch.testing.assert_close(marginals, torch.tensor([1.0, *alone.tolist(), 0.0]), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["bits", "budget", "sequence", "short sequence"])
 def test_marginals_are_differentiable(name: str) -> None:
     small = SMALL[name]
@@ -125,9 +134,8 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
 
 
 def test_wrong_polytopes_and_scores_are_refused() -> None:
-    for k in (0, -1):
-        with pytest.raises(ValueError, match="k must be at least 1"):
-            Budget(k)
+    with pytest.raises(ValueError, match="k must be at least 0, got -1"):
+        Budget(-1)
     for wrong in (2.0, True):
         with pytest.raises(TypeError, match="k must be an integer"):
             Budget(wrong)  # type: ignore[arg-type]

@@ -1,11 +1,15 @@
 """SparseMAP on every polytope, by every decomposition, against a quadratic programme over all structures."""
 
+import itertools
+from fractions import Fraction
+
 import pytest
 import torch
 from torch import Tensor
 
 import anymax
 from anymax.structured import Bits, Budget, Sequence, SparseStructures, sparsemap
+from tests.oracles import subset_marginals_exactly
 from tests.structured.enumeration import SMALL, TRANSITIONS, WAYS, Small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -96,6 +100,38 @@ def test_a_budget_of_one_that_binds_is_a_sparsemax() -> None:
     scores = torch.randn(20, 6, dtype=torch.float64) + 1
     marginals = sparsemap(scores, Budget(1, symmetric=False)).marginals
     torch.testing.assert_close(marginals, anymax.sparsemax(scores), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_budgets_are_exact_for_scores_of_every_scale(dtype: torch.dtype, symmetric: bool) -> None:
+    eps = torch.finfo(dtype).eps
+    for scale in (1e-30, 1e-3, 1.0, 1e6, 1e12, 1e20, 1e30):
+        scores = torch.randn(4, 5, dtype=dtype) * scale
+        scores[2:, 1], scores[2:, 3], scores[3, 0] = 0.3, 0.1, -torch.inf
+        # One step below a power of two, where adding one to the score rounds.
+        scores[1, :3] = 2.0**20 - 2.0**-4 * torch.arange(1, 4)
+        scores.requires_grad_()
+        for k, way in itertools.product((0, 1, 2, 5), Budget.decompositions):
+            result = sparsemap(scores, Budget(k, symmetric), decomposition=way)
+            expected = torch.stack([_nearest_in_budget(row, k, symmetric) for row in scores.detach()])
+            torch.testing.assert_close(result.marginals.detach().double(), expected, rtol=0, atol=2 * eps)
+            torch.testing.assert_close(mean(result).detach().double(), expected, rtol=0, atol=2e-11 + 20 * eps)
+            assert result.converged.all()
+            for part in (result.marginals, result.probs):
+                (gradient,) = torch.autograd.grad((part * torch.randn_like(part)).sum(), scores, retain_graph=True)
+                assert gradient.isfinite().all()
+
+
+def _nearest_in_budget(row: Tensor, k: int, symmetric: bool) -> Tensor:
+    """In exact arithmetic; a bit that must be off is one whose score is far below all others."""
+    exact = [Fraction(score) if score > -torch.inf else Fraction(-(10**40)) for score in row.tolist()]
+    plain = [(score + 1) / 2 for score in exact] if symmetric else exact
+    free = [min(max(score, Fraction(0)), Fraction(1)) for score in plain]
+    return torch.tensor(
+        [float(p) for p in (free if sum(free) <= k else subset_marginals_exactly(plain, Fraction(k))[0])],
+        dtype=torch.float64,
+    )
 
 
 def test_a_sequence_without_transitions_is_a_sparsemax_at_every_position() -> None:

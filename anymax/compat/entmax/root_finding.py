@@ -44,8 +44,8 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
 
     Args:
-        budget: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. Where there are
-            fewer entries than that, all are chosen.
+        budget: at least 0, which gives zeros and no gradient; a number, or a tensor that broadcasts against `X` with
+            size 1 along `dim`. Where there are fewer entries than that, all are chosen.
     """
     check_n_iter(n_iter)
     num_entries = X.shape[dim]

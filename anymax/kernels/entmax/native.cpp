@@ -20,6 +20,8 @@
 // For alpha > 2 the terms are steep at the edge of the support, and the unknown is the smallest probability above zero:
 // steep_row in long_rows.h.
 
+#include <algorithm>
+
 #include "entmax/gradient.h"
 #include "entmax/short_rows.h"
 #include "entmax/support.h"
@@ -41,6 +43,10 @@ template <class T>
 int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
                 int threads) {
     if (const int64_t bad = bad_alpha(alpha, num_alphas)) return bad;
+    if (n == 0) {
+        if (conjugates) std::fill_n(conjugates, rows, T(0));
+        return 0;
+    }
     prefer_large_pages(probs, rows * n);
     const auto row_at = [=](int64_t row) {
         const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
@@ -62,6 +68,10 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
 template <class T>
 int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alphas, T* grad_scores, T* grad_alpha,
                  int64_t rows, int64_t n, int threads) {
+    if (n == 0) {
+        if (grad_alpha) std::fill_n(grad_alpha, rows, T(0));
+        return 0;
+    }
     prefer_large_pages(grad_scores, rows * n);
     const int64_t num_groups = n / (kGroup * kLanes<T>) + 1;
     const int64_t part = rows_per_part(rows, 1);

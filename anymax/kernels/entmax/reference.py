@@ -31,8 +31,8 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
     _check_alpha(alpha_A)
     num_rows, n = scores_RN.shape
-    if num_rows == 0:
-        return torch.empty_like(scores_RN), scores_RN.new_empty(0)
+    if scores_RN.numel() == 0:
+        return torch.empty_like(scores_RN), scores_RN.new_zeros(num_rows)
     wide_RN = scores_RN.to(widest(scores_RN))
     a_A1 = alpha_A.to(wide_RN.dtype)[:, None] - 1
     top_R1 = wide_RN.amax(1, keepdim=True)
