@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -181,7 +182,7 @@ def _read(path: Path, fingerprint: str, lexicon_hash: str) -> Encoded | None:
         return encoded if _is_verified(path, file, encoded.tokens_hash) else None
 
 
-def _is_verified(path: Path, file: BinaryIO, tokens_hash: str) -> bool:
+def _is_verified(path: Path, file: BufferedReader, tokens_hash: str) -> bool:
     """Whether the ids have their hash, by hashing all of them where the file was changed since that was last done."""
     state, now = _state(file), time.time_ns()
     memory = path.with_name(path.name + VERIFIED)
@@ -203,6 +204,6 @@ def _state(file: BinaryIO) -> dict[str, int]:
     return {"bytes": stat.st_size, "inode": stat.st_ino, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
 
 
-def _hash_of_ids(file: BinaryIO) -> str:
+def _hash_of_ids(file: BufferedReader) -> str:
     file.seek(HEAD_BYTES)
     return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,8 +13,8 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
 from anymax.data.image_config import ImageSet
 from anymax.data.named import find_root
-from anymax.data.reading import check_file
+from anymax.data.reading import check_file, load_tensors
 
 BRIGHTEST = 255
 # Of the images and of the labels; "train" or "t10k" goes in.
@@ -135,7 +135,7 @@ def _read_idx(path: Path, magic: int) -> tuple[Tensor, tuple[int, ...]]:
         raise ValueError(f"{found} is damaged or was cut: it cannot be unpacked ({error}); bring it anew") from error
 
 
-def _parse_idx(file: BinaryIO, magic: int, path: Path) -> tuple[Tensor, tuple[int, ...]]:
+def _parse_idx(file: gzip.GzipFile | BufferedReader, magic: int, path: Path) -> tuple[Tensor, tuple[int, ...]]:
     dims = 1 if magic == LABELS_MAGIC else 3
     head = file.read(4 + 4 * dims)
     if len(head) < 4 + 4 * dims or struct.unpack(">i", head[:4])[0] != magic:
@@ -171,17 +171,10 @@ def _features(config: ImageSet) -> tuple[Images, Images]:
 
 
 def _read_features(path: str | os.PathLike[str]) -> Images:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} is not there; save features and labels with safetensors.torch.save_file")
     check_file(path, "a safetensors file")
-    try:
-        tensors = load_file(path)
-    # The last two for dtypes and shapes that torch does not have.
-    except (SafetensorError, LookupError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged, or no safetensors file: {error}; save it again") from None
+    tensors = load_tensors(path)
     if not {"features", "labels"} <= tensors.keys():
         raise ValueError(f"{path} must hold the tensors features and labels, got {', '.join(sorted(tensors))}")
     features, labels = tensors["features"], tensors["labels"]
