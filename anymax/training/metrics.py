@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from anymax.data.reading import check_file
 from anymax.data.writing import replacing
 from anymax.training.reporting import EvaluationRecord, TrainRecord
 
@@ -82,12 +83,13 @@ def check_tensorboard() -> None:
 def _records(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
+    check_file(file, "the records of a run")
     # A line without its end was cut off by whatever ended the process.
-    for number, line in enumerate(file.read_text().split("\n")[:-1], start=1):
+    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
             record: dict[str, Any] = json.loads(line)
             record["step"] = int(record["step"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise ValueError(f"{file} is damaged: line {number} is no record; remove the line") from None
         yield record
 
