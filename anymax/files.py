@@ -1,26 +1,55 @@
-"""Files that may come from anybody: read whole, or refused with an error that names the file."""
+"""Files that may come from anybody: none is waited for, none without an end is read, and errors name the file."""
+
+from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class DamagedError(ValueError):
     """A file that is not as it was written."""
 
 
-def read_regular(file: Path) -> bytes:
-    """The content of a file; a pipe or a device, which may never end, is refused."""
-    if not file.is_file():
-        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
-    return file.read_bytes()
+def check_file(path: str | os.PathLike[str], what: str) -> None:
+    """Refuse what is no regular file: a pipe or a device may never end, and is read only once.
+
+    Args:
+        what: what the file should be, such as "a text file".
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise FileNotFoundError(
+                f"{path} is a link to {os.readlink(path)}, which does not exist; mend the link, or name another file"
+            ) from None
+        raise FileNotFoundError(f"{path} does not exist; check the name, or bring {what} there") from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{path} is a folder, {what} is needed; name one of the files in it")
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise ValueError(f"{path} must be {what}, got {kind}; write its content to a file and name that")
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """The JSON object that a file holds."""
-    content = read_regular(file)
+    if not file.is_file():
+        raise DamagedError(f"{file} is {'no regular file' if file.exists() else 'missing'}")
     try:
-        values = json.loads(content)
+        values = json.loads(file.read_bytes())
     except RecursionError:
         raise DamagedError(f"{file} is damaged: it is nested too deeply") from None
     except ValueError as error:
@@ -28,3 +57,17 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise DamagedError(f"{file} is damaged: it must hold an object, got a {type(values).__name__}")
     return values
+
+
+def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, mapped into memory; a file that is damaged is a ValueError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load, load_file
+
+    try:
+        # The package opens no file whose name is not UTF-8.
+        is_utf8 = str(path).encode(errors="ignore") == os.fsencode(path)
+        return load_file(path) if is_utf8 else load(Path(path).read_bytes())
+    # Those besides SafetensorError are for dtypes and shapes that torch does not have.
+    except (SafetensorError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None

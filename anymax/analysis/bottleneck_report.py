@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anymax.analysis.bottleneck import Bottleneck, LosingWord
+from anymax.data.printable import printable
 from anymax.evaluation.frequency_report import COLOURS, clean
 
 HEAD = ("word", "count", "probability", "nats", "nats each", "lost", "model - pairs")
@@ -75,6 +76,6 @@ def _table(words: tuple[LosingWord, ...]) -> Table:
     for word in words:
         of_model = "" if word.model_nats_each is None else f"{word.model_nats_each:+.3f}"
         numbers = (f"{word.count:,}", f"{word.prob:.2%}", f"{word.nats:.5f}", f"{word.nats_each:.3f}")
-        # A word may look like markup.
-        table.add_row(Text(word.word), *numbers, f"{word.lost:.1%}", of_model)
+        # A word may look like markup, or hold commands to the terminal.
+        table.add_row(Text(printable(word.word)), *numbers, f"{word.lost:.1%}", of_model)
     return table

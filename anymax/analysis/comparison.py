@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -16,8 +15,9 @@ from rich.table import Table
 from anymax.evaluation import Bin, FrequencyTable
 from anymax.evaluation.choices import EPSILON
 from anymax.evaluation.frequency_report import COLOURS, clean, draw
+from anymax.files import read_json
 from anymax.training import read_metrics
-from anymax.training.folder import SUMMARY, TESTED
+from anymax.training.folder import SUMMARY, TESTED, reading_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,24 +106,25 @@ class Row:
 
 def read_result(folder: Path, recipe: str, seed: int) -> Result:
     """What a finished run left."""
-    tested, summary = (json.loads((folder / name).read_text()) for name in (TESTED, SUMMARY))
-    choices = tested.get("choices")
-    words = summary["items"] * tested["train_words"] / tested["train_tokens"]
-    return Result(
-        recipe=recipe,
-        seed=seed,
-        loss=tested["perplexity"]["loss"],
-        is_likelihood=tested["perplexity"]["perplexity"] is not None,
-        unigram=tested["unigram"]["perplexity"],
-        bigram=tested["bigram"]["perplexity"],
-        parameters=summary["num_parameters"],
-        words=words,
-        seconds=summary["training_seconds"],
-        memory=summary["peak_memory_bytes"],
-        curve=tuple(_curve(folder, words / summary["steps"])),
-        frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
-        chosen=None if choices is None else Chosen(choices["accuracy"], choices["epsilon_perplexity"]),
-    )
+    with reading_results(folder):
+        tested, summary = (read_json(folder / name) for name in (TESTED, SUMMARY))
+        choices = tested.get("choices")
+        words = summary["items"] * tested["train_words"] / tested["train_tokens"]
+        return Result(
+            recipe=recipe,
+            seed=seed,
+            loss=tested["perplexity"]["loss"],
+            is_likelihood=tested["perplexity"]["perplexity"] is not None,
+            unigram=tested["unigram"]["perplexity"],
+            bigram=tested["bigram"]["perplexity"],
+            parameters=summary["num_parameters"],
+            words=words,
+            seconds=summary["training_seconds"],
+            memory=summary["peak_memory_bytes"],
+            curve=tuple(_curve(folder, words / summary["steps"])),
+            frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
+            chosen=None if choices is None else Chosen(choices["accuracy"], choices["epsilon_perplexity"]),
+        )
 
 
 def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:

@@ -5,7 +5,6 @@ Every run has a folder of its own, so that a study that was stopped goes on; of 
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import shutil
@@ -22,10 +21,11 @@ from torch import Tensor
 
 from anymax.data.dirichlet import draw_log_targets
 from anymax.evaluation.distributions import nearness
+from anymax.files import read_json
 from anymax.models.free_contexts import circle
 from anymax.training import RunConfig, resume, train
 from anymax.training.dirichlet_config import Dirichlet
-from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config
+from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config, reading_results
 from anymax.training.plain import as_plain
 
 RUNS = "runs"
@@ -136,11 +136,10 @@ def train_all(runs: Sequence[Run], *, jobs: int = 1, announce: Callable[[str], N
 def read_results(runs: Iterable[Run]) -> Iterator[Result]:
     """What finished runs reached."""
     for run in runs:
-        summary = json.loads((run.folder / SUMMARY).read_text())
-        task = _task(run.config)
-        yield Result(
-            run.output, task.dim, task.concentration, run.config.seed, summary["metrics"], summary["training_seconds"]
-        )
+        summary, task = read_json(run.folder / SUMMARY), _task(run.config)
+        with reading_results(run.folder):
+            metrics, seconds = summary["metrics"], summary["training_seconds"]
+        yield Result(run.output, task.dim, task.concentration, run.config.seed, metrics, seconds)
 
 
 def without_training(runs: Iterable[Run]) -> Iterator[Untrained]:

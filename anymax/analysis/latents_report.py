@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anymax.analysis.latents import Gallery, Looked
+from anymax.data.printable import printable
 from anymax.evaluation.frequency_report import COLOURS, clean
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def plot(path: str | os.PathLike[str], looked: Looked, title: str) -> None:
     top = 0.0 if looked.gallery is None else IMAGE * len(looked.gallery.rows) + 0.5
     size = (PLOT[0] * columns, top + PLOT[1] * rows)
     figure = Figure(figsize=size, dpi=110, facecolor="white", layout="constrained")
-    figure.suptitle(title, fontsize=10)
+    # The name of a run is no formula.
+    figure.suptitle(printable(title), fontsize=10, parse_math=False)
     grid = figure.add_gridspec(rows + (looked.gallery is not None), columns, height_ratios=_heights(top, rows))
     if looked.gallery is not None:
         _draw_gallery(figure.add_subplot(grid[0, :]), looked.gallery)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -13,8 +12,9 @@ from pathlib import Path
 from rich.table import Table
 
 from anymax.evaluation.frequency_report import COLOURS, clean
+from anymax.files import read_json
 from anymax.training import read_metrics
-from anymax.training.folder import SUMMARY, TESTED
+from anymax.training.folder import SUMMARY, TESTED, reading_results
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,19 @@ class Measured:
 
 def read_measured(folder: Path, recipe: str, seed: int) -> Measured:
     """What a finished run left."""
-    tested, summary = (json.loads((folder / name).read_text()) for name in (TESTED, SUMMARY))
-    curve = {r["step"]: r["metrics"] for r in read_metrics(folder) if r["kind"] == "evaluation"}
-    return Measured(
-        recipe,
-        seed,
-        tested["metrics"],
-        curve,
-        summary["num_parameters"],
-        summary["steps"],
-        summary["training_seconds"],
-        summary["peak_memory_bytes"],
-    )
+    with reading_results(folder):
+        tested, summary = (read_json(folder / name) for name in (TESTED, SUMMARY))
+        curve = {r["step"]: r["metrics"] for r in read_metrics(folder) if r["kind"] == "evaluation"}
+        return Measured(
+            recipe,
+            seed,
+            tested["metrics"],
+            curve,
+            summary["num_parameters"],
+            summary["steps"],
+            summary["training_seconds"],
+            summary["peak_memory_bytes"],
+        )
 
 
 def head(results: Sequence[Measured]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from anymax.cli import analyze, bench, compare, doctor, evaluate, finetune, generate, prepare, recipes, train
+from anymax.cli.console import complain, never_fail
 from anymax.version import __version__
 
 DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnable and structured choices for PyTorch.
@@ -36,6 +37,7 @@ app.command(doctor.doctor)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for a negative answer, 2 for a mistake in the command."""
+    never_fail()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         print(f"anymax {__version__}")
@@ -48,12 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read has enough, as `head` does; what is still to be written goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    # Files and packages that are missing, and disks that are full, are told in one line too.
+    # Something given is wrong: a value, a file, a package that is missing, a disk that is full. Any other error is a
+    # mistake of anymax, and shows where it was made.
     except (ValueError, OSError, ModuleNotFoundError) as error:
-        print(f"anymax: {error}", file=sys.stderr)
+        complain(error)
         return 2
     except KeyboardInterrupt:
-        print("anymax: stopped", file=sys.stderr)
+        complain("stopped")
         return 130
     assert isinstance(code, int), "every verb returns its exit code"
     return code

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
+from anymax.cli.console import Console
 from anymax.cli.progress import Announcer
 from anymax.training.config import RunConfig
 from anymax.training.dirichlet_config import Dirichlet
@@ -74,15 +74,15 @@ def bottleneck(
             announce=announce,
         )
     console = Console()
-    console.print(report.terminal(measured), highlight=False)
+    console.print(report.terminal(measured))
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
     file = folder / f"bottleneck-{split}.json"
     write_json(file, measured.as_dict())
-    console.print(f"Wrote {file}", highlight=False, soft_wrap=True)
+    console.print(f"Wrote {file}", soft_wrap=True)
     if importlib.util.find_spec("matplotlib") is not None:
         report.plot(file.with_suffix(".png"), measured)
-        console.print(f"Drew {file.with_suffix('.png')}", highlight=False, soft_wrap=True)
+        console.print(f"Drew {file.with_suffix('.png')}", soft_wrap=True)
     return 0
 
 
@@ -104,7 +104,7 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
         raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
-    Console().print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
+    Console().print(f"Drew {draw_latent(task, run)}", soft_wrap=True)
     return 0
 
 
@@ -159,12 +159,12 @@ def dirichlet(
     console, page = Console(), folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})
-    page.write_text(report.markdown(results, untrained, command), encoding="utf-8")
+    page.write_text(report.markdown(results, untrained, command), encoding="utf-8", errors="backslashreplace")
     write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
-    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", highlight=False, soft_wrap=True)
+    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", soft_wrap=True)
     if importlib.util.find_spec("matplotlib") is not None:
         report.plot(folder / "dirichlet.png", results, untrained)
-        console.print(f"Drew {folder / 'dirichlet.png'}", highlight=False, soft_wrap=True)
+        console.print(f"Drew {folder / 'dirichlet.png'}", soft_wrap=True)
     return 0
 
 

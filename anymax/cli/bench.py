@@ -10,10 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tyro.conf import arg
 from tyro.extras import SubcommandApp
+
+from anymax.cli.console import Console
 
 app = SubcommandApp()
 
@@ -110,7 +111,7 @@ def growth(
     measured = _run(cases.measure, settings, comparison, _command("growth", quick, threads), output, json)
     if plot is not None:
         cases.plot(measured, plot)
-        Console().print(f"Drew {plot}", highlight=False)
+        Console().print(f"Drew {plot}")
     return 0
 
 
@@ -230,8 +231,8 @@ def _check_writable(option: str, path: Path | None) -> None:
 def _write(pages: dict[Path | None, str]) -> None:
     for path, text in pages.items():
         if path is not None:
-            path.write_text(text, encoding="utf-8")
-            Console().print(f"Wrote {path}", highlight=False)
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            Console().print(f"Wrote {path}")
 
 
 def _command(subject: str, quick: bool, threads: int | None, *words: str) -> str:
@@ -249,7 +250,7 @@ def _progress(num_steps: int) -> Iterator[Callable[[str], None]]:
         yield lambda step: print(step, file=sys.stderr, flush=True)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(SpinnerColumn(), *columns, console=console, transient=True) as progress:
+    with Progress(SpinnerColumn(console.spinner), *columns, console=console, transient=True) as progress:
         task, done = progress.add_task("starting", total=num_steps), itertools.count()
 
         def announce(step: str) -> None:

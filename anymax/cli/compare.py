@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from anymax.cli.console import Console
 from anymax.cli.progress import Announcer
 from anymax.training import LanguageModeling, read_config, read_metrics
 from anymax.training.config import TaskConfig
@@ -148,7 +148,11 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
     with Announcer() as announce:
         announce(f"measuring the speed of {recipe}")
         done = subprocess.run(
-            _command(Job(recipe, 1, folder), [*options, *short]), capture_output=True, text=True, check=False
+            _command(Job(recipe, 1, folder), [*options, *short]),
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            check=False,
         )
     if done.returncode:
         raise ValueError(f"{recipe} could not be trained: {done.stderr[-2000:]}")
@@ -266,12 +270,12 @@ def _show(given: Comparison, table: Table, text: str) -> None:
         console = Console(width=WIDE)
     console.print(table)
     page = given.folder / "comparison.md"
-    page.write_text(text, encoding="utf-8")
-    console.print(f"Wrote {page}", highlight=False, soft_wrap=True)
+    page.write_text(text, encoding="utf-8", errors="backslashreplace")
+    console.print(f"Wrote {page}", soft_wrap=True)
 
 
 def _draw(given: Comparison, plot: Callable[[Path], None]) -> None:
     if importlib.util.find_spec("matplotlib") is not None:
         picture = given.folder / "comparison.png"
         plot(picture)
-        Console().print(f"Drew {picture}", highlight=False, soft_wrap=True)
+        Console().print(f"Drew {picture}", soft_wrap=True)

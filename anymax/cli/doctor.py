@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import arg
+
+from anymax.cli.console import Console
 
 _STYLES = {"good": "green", "plain": "", "absent": "dim", "problem": "bold yellow"}
 _MAPS = Path("/proc/self/maps")
@@ -87,7 +88,7 @@ def _openmp() -> Finding:
     """OpenMP runtimes in this process, once the kernels are loaded; each has a pool of threads of its own."""
     if not _MAPS.exists():
         return Finding("OpenMP", "not known: this system does not list a process's libraries", "absent")
-    runtimes = openmp_runtimes(_MAPS.read_text())
+    runtimes = openmp_runtimes(_MAPS.read_text(errors="backslashreplace"))
     if len(runtimes) > 1:
         advice = "each keeps a pool of threads and they get in each other's way; import torch before anything else"
         return Finding("OpenMP", " and ".join(runtimes), "problem", advice)

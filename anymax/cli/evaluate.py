@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
 from tyro.conf import Positional, arg
 
+from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, shown
 from anymax.evaluation.adaptation_config import Adaptation, CachePointer, DynamicEvaluation
 
@@ -111,7 +110,7 @@ def evaluate(
     changed = [f"{name}-{value}" for name, value in {**given, "step": step}.items() if value is not None]
     changed += [f"{name}-{value}" for name, value in (*_changed(cache, CACHE), *_changed(dynamic, DYNAMIC))]
     for path in write(evaluated, run, "-".join([split, *changed])):
-        Console().print(f"Wrote {path}", highlight=False, soft_wrap=True)
+        Console().print(f"Wrote {path}", soft_wrap=True)
     return 0
 
 
@@ -124,7 +123,7 @@ def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_la
     from anymax.training import open_run
 
     file = measure(open_run(run, step=step).task, run, split, name)
-    Console().print(f"Wrote {file}", highlight=False, soft_wrap=True)
+    Console().print(f"Wrote {file}", soft_wrap=True)
     return 0
 
 
@@ -138,7 +137,7 @@ def measure(task: Task, run: Path, split: Literal["valid", "test"], name: str) -
     with torch.no_grad():
         metrics = task.evaluate(task.model, split)
     for metric, value in metrics.items():
-        Console().print(f"{metric} {shown(value)}", highlight=False)
+        Console().print(f"{metric} {shown(value)}")
     file = run / EVALUATIONS / f"{name}.json"
     file.parent.mkdir(exist_ok=True)
     write_json(file, {"split": split, "metrics": metrics})
@@ -172,9 +171,10 @@ def test(run: Path, announce: Announce) -> Evaluated:
 def add_choices(run: Path, announce: Announce) -> None:
     """Measure what the best checkpoint of a run chooses, and write it to what was measured on the test split."""
     from anymax.analysis.evaluated import choices_of
+    from anymax.files import read_json
     from anymax.training.folder import TESTED, write_json
 
-    tested = json.loads((run / TESTED).read_text())
+    tested = read_json(run / TESTED)
     chosen = choices_of(open_language_model(run, None, announce), "test", announce=announce)
     write_json(run / TESTED, {**tested, "choices": chosen.metrics()})
 
@@ -211,12 +211,12 @@ def show(evaluated: Evaluated, *, frequency: bool = True) -> None:
 
     console = Console()
     adapted = "" if evaluated.adapt is None else f", {evaluated.adapt.sentence()}"
-    console.print(f"{evaluated.split}{adapted}: {evaluated.perplexity}", highlight=False, soft_wrap=True)
+    console.print(f"{evaluated.split}{adapted}: {evaluated.perplexity}", soft_wrap=True)
     if evaluated.choices is not None:
-        console.print(f"Choices: {evaluated.choices}", highlight=False, soft_wrap=True)
+        console.print(f"Choices: {evaluated.choices}", soft_wrap=True)
     if evaluated.baselines is not None:
         unigram, bigram = evaluated.baselines.unigram.perplexity, evaluated.baselines.bigram.perplexity
-        console.print(f"For comparison, models that only count: unigram {unigram:,.2f}, ", highlight=False, end="")
-        console.print(f"interpolated bigram {bigram:,.2f}", highlight=False)
+        console.print(f"For comparison, models that only count: unigram {unigram:,.2f}, ", end="")
+        console.print(f"interpolated bigram {bigram:,.2f}")
     if frequency:
         console.print(frequency_report.terminal({"loss": evaluated.by_frequency}))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
+from anymax.cli.console import Console
 from anymax.cli.progress import Announcer
 from anymax.cli.train import DEFAULT_RECIPE
 from anymax.data.hub import HUB_SETS, bring
@@ -76,7 +76,7 @@ def prepare(
     console = Console()
     Console(width=max(console.width, TABLE_WIDTH)).print(_table(done))
     for line in _remarks(done):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     return 0
 
 

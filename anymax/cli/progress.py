@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from anymax.cli.console import Console
 
 if TYPE_CHECKING:
     from anymax.training.reporting import EvaluationRecord, Start, TrainRecord
@@ -24,7 +25,7 @@ class Announcer:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._status = self._console.status("") if self._console.is_terminal else None
+        self._status = self._console.status("", spinner=self._console.spinner) if self._console.is_terminal else None
         self._text = ""
         self._said = -math.inf
 
@@ -47,7 +48,7 @@ class Announcer:
         now, is_new = time.monotonic(), _kind(text) != _kind(self._text)
         if is_new or (text != self._text and now - self._said >= SECONDS_BETWEEN_LINES):
             self._text, self._said = text, now
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(text, soft_wrap=True)
 
 
 def _kind(text: str) -> str:
@@ -133,7 +134,7 @@ class Terminal:
         return f"{loss}  {record.items_per_second:,.0f} {item}s/s  lr {record.lr:.2g}"
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
 
 def shown(value: float) -> str:

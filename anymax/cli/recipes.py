@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import Positional, arg
+
+from anymax.cli.console import Console
 
 
 def recipes(containing: Annotated[Positional[str], arg(metavar="[TEXT]", help_behavior_hint="")] = "") -> int:

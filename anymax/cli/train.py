@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tyro
-from rich.console import Console
 from tyro.conf import arg
 
+from anymax.cli.console import Console, escaping
 from anymax.cli.progress import Announcer, Terminal
 from anymax.training.config import RunConfig, TaskConfig
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.language_modeling_config import LanguageModeling
+from anymax.training.plain import as_plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -148,18 +149,18 @@ def finish(outcome: Outcome) -> int:
     if outcome.stopped == "diverged":
         return 1
     if outcome.stopped == "signal":
-        console.print(f"Go on with: anymax resume {run}", highlight=False, soft_wrap=True)
+        console.print(f"Go on with: anymax resume {run}", soft_wrap=True)
         return INTERRUPTED
     if _is_shared():
         # Measuring needs no second process, and one alone cannot join the group again.
-        console.print(f"Trained. Measure it with: anymax evaluate {run}", highlight=False, soft_wrap=True)
+        console.print(f"Trained. Measure it with: anymax evaluate {run}", soft_wrap=True)
         return 0
     from anymax.training import read_config
 
     if not isinstance(read_config(run).task, LanguageModeling):
         _measure(run)
         again = f"anymax evaluate {run}\n  anymax resume {run} --steps {2 * outcome.total_steps}"
-        console.print(f"\nTry next:\n  {again}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"\nTry next:\n  {again}", soft_wrap=True)
         return 0
     from anymax.cli.evaluate import show, test
     from anymax.cli.generate import continued
@@ -167,12 +168,12 @@ def finish(outcome: Outcome) -> int:
     with Announcer() as announce:
         evaluated = test(run, announce)
     show(evaluated, frequency=False)
-    console.print("\nA sample:", highlight=False)
-    console.print(continued(run, "", num_tokens=60)[0], highlight=False, markup=False, soft_wrap=True)
+    console.print("\nA sample:")
+    console.print(continued(run, "", num_tokens=60)[0], soft_wrap=True)
     next_steps = [f'anymax generate {run} "The people" --top-p 0.9', f"anymax evaluate {run}"]
     if not outcome.is_early:
         next_steps.append(f"anymax resume {run} --steps {2 * outcome.total_steps}")
-    console.print("\n  ".join(["\nTry next:", *next_steps]), highlight=False, markup=False, soft_wrap=True)
+    console.print("\n  ".join(["\nTry next:", *next_steps]), soft_wrap=True)
     return 0
 
 
@@ -184,10 +185,10 @@ def _measure(run: Path) -> None:
     from anymax.training.image_task import ImageTask
 
     console, task = Console(), open_run(run).task
-    console.print("\nOn the test split:", highlight=False)
+    console.print("\nOn the test split:")
     measure(task, run, "test", "test")
     if isinstance(task, ImageTask) and importlib.util.find_spec("matplotlib") is not None:
-        console.print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
+        console.print(f"Drew {draw_latent(task, run)}", soft_wrap=True)
 
 
 def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
@@ -201,10 +202,21 @@ def parse(default: _Arguments, options: list[str], prog: str, description: str) 
     """The same with what options change."""
     # Messages and config.json name a setting with its task, as task.data.path; that is understood too.
     plain = [f"--{word.removeprefix(_OF_TASK)}" if word.startswith(_OF_TASK) else word for word in options]
-    parsed: Any = tyro.cli(
-        type(default), default=default, args=plain, prog=prog, description=description, config=_STYLE
-    )
+    # The config of a run may come from anybody, and help and errors show it.
+    with escaping([prog, *_strings(as_plain(default))]):
+        parsed: Any = tyro.cli(
+            type(default), default=default, args=plain, prog=prog, description=description, config=_STYLE
+        )
     return parsed
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings in plain values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _strings(entry)
 
 
 def settings_of(config: RunConfig, options: list[str]) -> Settings:

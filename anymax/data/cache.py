@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 # To be raised when a text would give other words, units or ids than before.
-FORMAT = 2
+FORMAT = 3
+# Bytes of a corpus's name in the names of files, of which file systems take 255.
+MOST_OF_NAME = 100
 
 
 class Saved(Protocol):
@@ -39,10 +41,11 @@ def kept(path: Path, load: Callable[[Path], Made], make: Callable[[], Made]) -> 
 
 
 def plain_name(name: str) -> str:
-    """A name without the marks that file names may not hold."""
-    return re.sub(r"[^\w.-]", "_", name)
+    """A name without the marks that file names may not hold, and not too long for one."""
+    return re.sub(r"[^\w.-]", "_", name).encode()[:MOST_OF_NAME].decode(errors="ignore")
 
 
 def digest(*parts: object) -> str:
     """A short text that differs where a part differs, for the names of files."""
-    return hashlib.sha256("\0".join(map(str, (FORMAT, *parts))).encode()).hexdigest()[:16]
+    # Names of files need not be UTF-8; Python writes their other bytes as surrogates.
+    return hashlib.sha256("\0".join(map(str, (FORMAT, *parts))).encode(errors="surrogatepass")).hexdigest()[:16]

@@ -136,15 +136,17 @@ def find_splits(folder: Path) -> dict[Split, Path]:
         raise FileNotFoundError(f"{folder} is not a folder; check the name, or bring the corpus there")
     found: dict[Split, list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if path.is_file() and not path.name.startswith(".") and (split := _split_of(path.name)):
+        # A broken link or a pipe counts, so that opening it says what is wrong.
+        if not path.is_dir() and not path.name.startswith(".") and (split := _split_of(path.name)):
             found.setdefault(split, []).append(path)
     for split, paths in found.items():
         if len(paths) > 1:
             names = ", ".join(path.name for path in paths)
             raise ValueError(f"{folder} has {len(paths)} files for {split}: {names}; name the ones to use")
     if "train" not in found:
-        others = ", ".join(path.name for paths in found.values() for path in paths) or "no file named for any split"
-        raise ValueError(f"{folder} has no train file, only {others}; call one train.txt, or name the files to use")
+        others = ", ".join(path.name for paths in found.values() for path in paths)
+        there = f"only {others}" if others else "nor any other file named for a split"
+        raise ValueError(f"{folder} has no train file, {there}; call one train.txt, or name the files to use")
     return {split: paths[0] for split, paths in found.items()}
 
 

@@ -52,7 +52,7 @@ def lexicon_of_words(corpus: Corpus, *, cache: Path, progress: Progress | None =
     def count() -> Lexicon:
         counts = count_words(corpus, "train", progress=progress)
         if source.fingerprint() != fingerprint:
-            raise RuntimeError(f"the text of {corpus.name} train was changed while it was read; count it again")
+            raise ValueError(f"the text of {corpus.name} train was changed while it was read; count it again")
         for earlier in cache.glob(f"{place}-*.txt"):
             with contextlib.suppress(FileNotFoundError):
                 earlier.unlink()

@@ -1,17 +1,20 @@
-"""A corpus as ids in a file that is mapped into memory: encoded once, opened at once ever after."""
+"""A corpus as ids in a file that is mapped into memory: encoded once, and found again only where its hash fits."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
 import os
 import sys
+import time
 from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -28,6 +31,11 @@ HEAD_BYTES = 4096
 HELD_TOKENS = 1 << 16
 TYPES = {"uint16": torch.uint16, "int32": torch.int32}
 TYPE_CODES = {"uint16": "H", "int32": "i"}
+# Behind the name of a file of ids: what the file was when its ids were last hashed.
+VERIFIED = ".verified"
+# Nanoseconds that a file must be unchanged before its hash is remembered: a later change then has another time, even
+# on file systems whose times are coarse.
+SETTLED = 2_000_000_000
 
 Progress = Callable[[int, int], None]
 
@@ -60,6 +68,8 @@ class Encoded:
         Writing into it changes this process's copy only.
         """
         with open(self.path, "rb") as file:
+            if (_read_head(file) or {}).get("tokens_hash") != self.tokens_hash:
+                raise ValueError(f"{self.path} must hold the ids it was opened with, but was replaced; open it again")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         return torch.frombuffer(mapped, dtype=TYPES[self.dtype], count=self.num_tokens, offset=HEAD_BYTES)
 
@@ -77,8 +87,9 @@ def encode(
 ) -> Encoded:
     """A split of a corpus as ids, from the cache where it was encoded before.
 
-    It is encoded again when the units or the way to split lines are others, or when a file's size or time of change
-    differs. The text is never held whole, only a line and some ids.
+    It is encoded again when the units or the way to split lines are others, when a file's size or time of change
+    differs, or when the ids in the cache do not have the hash they were written with. Ids are hashed once for each
+    change of their file. The text is never held whole, only a line and some ids.
 
     Args:
         units: a lexicon of words, or what else the ids stand for.
@@ -90,14 +101,14 @@ def encode(
     what = digest(sys.byteorder, source.place(), corpus.splitting, units.hash)
     path = Path(default_cache() if cache is None else cache) / f"{plain_name(corpus.name)}-{split}-{what}.tokens"
     fingerprint = source.fingerprint()
-    found = _read(path, fingerprint)
+    found = _read(path, fingerprint, units.lexicon.hash)
     if found is not None:
         return found
     with replacing(path) as file:
         file.write(bytes(HEAD_BYTES))
         encoded = _write_tokens(file, path, corpus, split, units, progress or silent)
         if source.fingerprint() != fingerprint:
-            raise RuntimeError(f"the text of {corpus.name} {split} was changed while it was read; encode it again")
+            raise ValueError(f"the text of {corpus.name} {split} was changed while it was read; encode it again")
         file.seek(0)
         file.write(_head(encoded, fingerprint))
     return encoded
@@ -139,22 +150,60 @@ def silent(num_lines: int, num_tokens: int) -> None:
 
 def _head(encoded: Encoded, fingerprint: str) -> bytes:
     fields = {**asdict(encoded), "path": None, "source": digest(fingerprint)}
-    head = json.dumps(fields).encode()
+    head = json.dumps({**fields, "sha256": _digest_of_head(fields)}).encode()
     assert len(head) <= HEAD_BYTES
     return head.ljust(HEAD_BYTES, b"\n")
 
 
-def _read(path: Path, fingerprint: str) -> Encoded | None:
-    """What an earlier call wrote; None where nothing usable lies there."""
-    if not path.exists():
+def _read_head(file: BinaryIO) -> dict[str, Any] | None:
+    """The fields as they were written; None where they were changed since."""
+    try:
+        fields = json.loads(file.read(HEAD_BYTES))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.pop("sha256", None) != _digest_of_head(fields):
+        return None
+    return fields
+
+
+def _digest_of_head(fields: dict[str, Any]) -> str:
+    return digest(json.dumps(fields, sort_keys=True))
+
+
+def _read(path: Path, fingerprint: str, lexicon_hash: str) -> Encoded | None:
+    """What an earlier call wrote; None where it is missing, of another text or other units, or damaged."""
+    if not path.is_file():
         return None
     with open(path, "rb") as file:
-        try:
-            fields = json.loads(file.read(HEAD_BYTES))
-        except ValueError:
+        fields = _read_head(file)
+        if fields is None or (fields.pop("source"), fields["lexicon_hash"]) != (digest(fingerprint), lexicon_hash):
             return None
-    if fields.pop("source") != digest(fingerprint):
-        return None
-    encoded = Encoded(**{**fields, "path": path})
-    whole = HEAD_BYTES + encoded.num_tokens * TYPES[encoded.dtype].itemsize
-    return encoded if path.stat().st_size == whole else None
+        encoded = Encoded(**{**fields, "path": path})
+        return encoded if _is_verified(path, file, encoded.tokens_hash) else None
+
+
+def _is_verified(path: Path, file: BufferedReader, tokens_hash: str) -> bool:
+    """Whether the ids have their hash, by hashing all of them where the file was changed since that was last done."""
+    state, now = _state(file), time.time_ns()
+    memory = path.with_name(path.name + VERIFIED)
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if json.loads(memory.read_bytes()) == state:
+            return True
+    if _hash_of_ids(file) != tokens_hash:
+        return False
+    if _state(file) == state and now - max(state["ctime_ns"], state["mtime_ns"]) > SETTLED:
+        # A cache that cannot be written to is hashed every time.
+        with contextlib.suppress(OSError), replacing(memory) as remembered:
+            remembered.write(json.dumps(state).encode() + b"\n")
+    return True
+
+
+def _state(file: BinaryIO) -> dict[str, int]:
+    """What differs after every change of a file. Its time of modification can be set back, that of change cannot."""
+    stat = os.fstat(file.fileno())
+    return {"bytes": stat.st_size, "inode": stat.st_ino, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
+
+
+def _hash_of_ids(file: BufferedReader) -> str:
+    file.seek(HEAD_BYTES)
+    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from io import BufferedReader
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
 from anymax.data.image_config import ImageSet
 from anymax.data.named import find_root
+from anymax.files import check_file, load_tensors
 
 BRIGHTEST = 255
 # Of the images and of the labels; "train" or "t10k" goes in.
@@ -30,6 +32,11 @@ IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 # Of 16 grey levels; a fifth of the digits is the test split.
 DIGITS_BRIGHTEST = 16
 DIGITS_TEST = 360
+# Bytes of a file that are read at once, and in all: forty times the images of MNIST.
+CHUNK = 1 << 20
+MOST_BYTES = 1 << 31
+# A label of a million would make a model with as many classes.
+MOST_CLASSES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +88,12 @@ def _named(config: ImageSet) -> tuple[Images, Images]:
     if config.name == "digits":
         return _digits()
     folder = find_root(config.name, config.root) / config.name
-    return _idx(folder, "train"), _idx(folder, "t10k")
+    train, test = _idx(folder, "train"), _idx(folder, "t10k")
+    if train.side != test.side:
+        raise ValueError(
+            f"images of train and test must be equally large, got {train.side} and {test.side} pixels in {folder}"
+        )
+    return train, test
 
 
 @cache
@@ -115,26 +127,36 @@ def _read_idx(path: Path, magic: int) -> tuple[Tensor, tuple[int, ...]]:
     found = next((p for p in (path.with_name(f"{path.name}.gz"), path) if p.exists()), None)
     if found is None:
         raise FileNotFoundError(f"{path} is not there, nor {path.name}.gz; put the files of the set into {path.parent}")
-    data = _unpacked(found) if found.suffix == ".gz" else found.read_bytes()
-    dims = 1 if magic == LABELS_MAGIC else 3
-    start = 4 + 4 * dims
-    if len(data) < start or struct.unpack(">i", data[:4])[0] != magic:
-        raise ValueError(f"{found} must begin with the number {magic} of its format, got {data[:4]!r}")
-    shape = struct.unpack(f">{dims}i", data[4:start])
-    expected = math.prod(shape)
-    if min(shape) < 1 or len(data) - start != expected:
-        raise ValueError(
-            f"{found} must hold {' x '.join(map(str, shape))} numbers, as its header says, and at least one, "
-            f"got {len(data) - start:,}; bring it anew"
-        )
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=start), shape
-
-
-def _unpacked(path: Path) -> bytes:
+    check_file(found, "a file of the set")
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(found) if found.suffix == ".gz" else open(found, "rb") as file:
+            return _parse_idx(file, magic, found)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is damaged or was cut: it cannot be unpacked ({error}); bring it anew") from error
+        raise ValueError(f"{found} is damaged or was cut: it cannot be unpacked ({error}); bring it anew") from error
+
+
+def _parse_idx(file: gzip.GzipFile | BufferedReader, magic: int, path: Path) -> tuple[Tensor, tuple[int, ...]]:
+    dims = 1 if magic == LABELS_MAGIC else 3
+    head = file.read(4 + 4 * dims)
+    if len(head) < 4 + 4 * dims or struct.unpack(">i", head[:4])[0] != magic:
+        raise ValueError(f"{path} must begin with the number {magic} of its format, got {head[:4]!r}")
+    shape = struct.unpack(f">{dims}i", head[4:])
+    expected, data = math.prod(shape), bytearray()
+    described = " x ".join(map(str, shape))
+    if expected > MOST_BYTES or len(set(shape[1:])) > 1:
+        raise ValueError(
+            f"{path} must hold images as wide as high and at most {MOST_BYTES:,} numbers, got {described} in its "
+            "header; bring it anew"
+        )
+    # One byte more shows that there are too many; whatever else a small packed file holds is not unpacked.
+    while len(data) <= expected and (chunk := file.read(min(CHUNK, expected + 1 - len(data)))):
+        data += chunk
+    if min(shape) < 1 or len(data) != expected:
+        raise ValueError(
+            f"{path} must hold {described} numbers, as its header says, and at least one, "
+            f"got {len(data):,}; bring it anew"
+        )
+    return torch.frombuffer(data, dtype=torch.uint8), shape
 
 
 def _features(config: ImageSet) -> tuple[Images, Images]:
@@ -149,20 +171,27 @@ def _features(config: ImageSet) -> tuple[Images, Images]:
 
 
 def _read_features(path: str | os.PathLike[str]) -> Images:
-    from safetensors.torch import load_file
-
     if not Path(path).exists():
         raise FileNotFoundError(f"{path} is not there; save features and labels with safetensors.torch.save_file")
-    tensors = load_file(path)
+    check_file(path, "a safetensors file")
+    tensors = load_tensors(path)
     if not {"features", "labels"} <= tensors.keys():
         raise ValueError(f"{path} must hold the tensors features and labels, got {', '.join(sorted(tensors))}")
-    features, labels = tensors["features"].float(), tensors["labels"]
-    if features.dim() != 2 or labels.shape != features.shape[:1]:
+    features, labels = tensors["features"], tensors["labels"]
+    if features.dim() != 2 or labels.shape != features.shape[:1] or not features.numel():
         raise ValueError(
-            f"features must be (N, D) and labels (N,), got {tuple(features.shape)} and {tuple(labels.shape)} in {path}"
+            f"features must be (N, D) and labels (N,), got {tuple(features.shape)} and {tuple(labels.shape)} in "
+            f"{path}; N and D are at least 1"
         )
-    if not bool(features.isfinite().all()):
-        raise ValueError(f"features must be finite, got others in {path}")
-    if labels.is_floating_point() or not bool((labels >= 0).all()):
-        raise ValueError(f"labels must be whole numbers from 0, got others, or {labels.dtype}, in {path}")
-    return Images(features, labels.long(), None)
+    if features.is_complex() or not bool(features.float().isfinite().all()):
+        raise ValueError(f"features must be finite, got others, or {features.dtype}, in {path}")
+    if labels.is_floating_point() or labels.is_complex() or not _are_classes(labels.long()):
+        raise ValueError(
+            f"labels must be whole numbers from 0, got others, or {labels.dtype}, in {path}; the largest is at most "
+            f"{MOST_CLASSES - 1:,}"
+        )
+    return Images(features.float(), labels.long(), None)
+
+
+def _are_classes(labels: Tensor) -> bool:
+    return bool(((labels >= 0) & (labels < MOST_CLASSES)).all())

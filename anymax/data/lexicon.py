@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from anymax.data.writing import replacing
-from anymax.files import read_regular
+from anymax.files import check_file
 
 EOS = "<eos>"
 UNK = "<unk>"
@@ -53,6 +53,7 @@ class Lexicon:
             raise ValueError(
                 f"counts must hold one number for each of the {len(self.words)} words, got {len(self.counts)}"
             )
+        _check_least("num_specials", self.num_specials, 0)
         _check_specials(self.specials)
         for word in self.words:
             _check_word(word)
@@ -127,8 +128,9 @@ class Lexicon:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Lexicon:
         """Read what `save` wrote; a file that was changed or cut since is refused."""
+        check_file(path, "a lexicon")
         try:
-            head, _, body = read_regular(Path(path)).decode().partition("\n")
+            head, _, body = Path(path).read_bytes().decode().partition("\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a lexicon: it is not UTF-8 text ({error.reason})") from None
         num_specials, num_words, stated = _parse_head(head, path)
@@ -138,11 +140,11 @@ class Lexicon:
             raise ValueError(
                 f"{path} {what} since it was saved (its hash differs); make the lexicon again or restore it"
             )
-        rows = [line.partition("\t") for line in body.split("\n")[:-1]]
+        rows = [line.rpartition("\t") for line in body.split("\n")[:-1]]
         try:
-            return cls(tuple(word for word, _, _ in rows), tuple(int(count) for _, _, count in rows), num_specials)
+            return cls(tuple(row[0] for row in rows), tuple(int(row[2]) for row in rows), num_specials)
         except ValueError as error:
-            raise ValueError(f"{path} is not a lexicon: {error}") from None
+            raise ValueError(f"{path} is no lexicon that anymax wrote: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a readable UTF-8 file: a line with version, sizes and hash, then word, tab and count on a line each."""
@@ -217,7 +219,7 @@ def _parse_head(head: str, path: str | os.PathLike[str]) -> tuple[int, int, str]
         raise ValueError(f"{path} is not a lexicon: it must begin with 'anymax-lexicon', but begins with {head[:40]!r}")
     if fields["anymax-lexicon"] != str(VERSION):
         raise ValueError(
-            f"{path} is a lexicon of version {fields['anymax-lexicon']}, this anymax reads version {VERSION}; "
+            f"{path} is a lexicon of version {fields['anymax-lexicon'][:40]}, this anymax reads version {VERSION}; "
             "make the lexicon again or use the anymax that wrote it"
         )
     try:
@@ -258,6 +260,9 @@ def _check_falling(words: tuple[str, ...], counts: tuple[int, ...], num_specials
             raise TypeError(f"counts must be integers, got {count!r} for {word!r}")
         if count < 0:
             raise ValueError(f"counts must not be negative, got {count} for {word!r}")
+        # Torch has no larger integers.
+        if count >= 1 << 63:
+            raise ValueError(f"counts must be below 2**63, got one of {count.bit_length()} bits for {word!r}")
     for word, (before, after) in zip(words[num_specials + 1 :], pairwise(counts[num_specials:]), strict=True):
         if after > before:
             raise ValueError(

@@ -50,7 +50,7 @@ def open_corpus(
     path = Path(which)
     if path.is_dir():
         return corpus_in_folder(path, encoding=encoding, splitting=splitting or "spaces")
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(
             f"{which} is neither a file, nor a folder, nor the name of a corpus; names are {', '.join(NAMED)}"
         )

@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from anymax.data.cache import default_cache, digest, kept, plain_name
 from anymax.data.corpus import Corpus, Split
 from anymax.data.counting import lexicon_of_words
 from anymax.data.encoded import Encoded, Progress, encode
 from anymax.data.lexicon import Lexicon
-from anymax.data.subwords import Subwords
+from anymax.data.subwords import MOST_OF_WORD, Subwords
 from anymax.data.text import BPE, Text, Words
 from anymax.data.units import Units
+from anymax.data.words import Splitting
 from anymax.data.writing import replacing
-from anymax.files import DamagedError, read_json
+from anymax.files import check_file
 
 Announce = Callable[[str], None]
 
@@ -214,7 +215,14 @@ def _pieces(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: A
         )
 
     path = cache / f"{name}-{digest(words.hash, subwords.hash, which.pad_to_multiple)}.txt"
-    return Units(kept(path, Lexicon.load, count), words, subwords, corpus.splitting)
+    lexicon = kept(path, Lexicon.load, count)
+    if not any(lexicon.counts[lexicon.num_specials :]):
+        raise ValueError(
+            f"units must leave some word of {corpus.name} besides <eos> and <unk>, but every one has more than "
+            f"{MOST_OF_WORD:,} characters or some that no piece has; put spaces between its words, or learn the pieces "
+            "from this text"
+        )
+    return Units(lexicon, words, subwords, corpus.splitting)
 
 
 def _counts(lexicon: Lexicon) -> dict[str, int]:
@@ -239,12 +247,15 @@ def _throttled(announce: Announce | None, what: str) -> Progress | None:
 
 def _read_data(folder: Path) -> dict[str, Any]:
     path = folder / DATA_FILE
-    values = read_json(path)
-    name, splitting, identity = (values.get(key) for key in ("name", "splitting", "identity"))
-    if not isinstance(identity, dict) or not all(
-        isinstance(text, str) for text in (name, splitting, *identity.values())
-    ):
-        raise DamagedError(f"{path} was changed since it was saved; restore it, or start a new run")
+    check_file(path, "the data.json of a run")
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+        is_whole = isinstance(values["name"], str) and values["splitting"] in get_args(Splitting)
+        is_whole = is_whole and all(isinstance(text, str) for text in dict(values["identity"]).values())
+    except (ValueError, LookupError, TypeError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{path} was changed or cut since it was saved; restore it, or start a new run")
     return values
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anymax.data.lexicon import EOS, UNK, Lexicon
 from anymax.data.writing import replacing
-from anymax.files import read_json
+from anymax.files import check_file
 
 if TYPE_CHECKING:
     from tokenizers.models import BPE
@@ -27,6 +27,9 @@ END = "</w>"
 SPECIALS = (EOS, UNK)
 # How often a word stands in one text for the trainer, which has no other way to take counts.
 REPEATED = 1 << 8
+# Characters of a word that is cut into pieces. The trainer's time grows with the square of the length: a tenth of a
+# second for a word of this many, minutes for one of a million.
+MOST_OF_WORD = 10_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +38,8 @@ class Subwords:
 
     Usually made by `train` or `load`. Pieces never reach across words. "<eos>" and "<unk>" stay whole, and a word that
     holds a character not in the vocabulary is "<unk>" as a whole, so that the words of a text can be counted in its
-    pieces. So is one that holds "<eos>", "<unk>" or "</w>" among other characters.
+    pieces. So is one that holds "<eos>", "<unk>" or "</w>" among other characters, and one of more than 10,000
+    characters.
 
     Args:
         vocabulary: all pieces; the two special words and every single character are among them.
@@ -75,14 +79,14 @@ class Subwords:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subwords:
         """Read what `save` or the tokenizers package wrote: byte-pair encoding whose words end in "</w>"."""
-        values = read_json(Path(path))
+        check_file(path, "a tokenizer.json")
         try:
-            model = values["model"]
+            model = json.loads(Path(path).read_bytes())["model"]
             vocabulary = sorted(model["vocab"], key=model["vocab"].__getitem__)
             # Earlier versions of tokenizers wrote both pieces as one text.
             merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
             pairs = tuple((left, right) for left, right in merges)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{path} is not a tokenizer.json of byte-pair encoding; make it again") from None
         if model.get("end_of_word_suffix") != END or model.get("continuing_subword_prefix"):
             raise ValueError(
@@ -93,8 +97,7 @@ class Subwords:
         try:
             _ = loaded._model
         except Exception as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{path} was changed: its merges do not fit its vocabulary ({reason})") from None
+            raise ValueError(f"{path} was changed: its merges do not fit its vocabulary ({error})") from None
         return loaded
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -196,5 +199,5 @@ def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _is_kept(word: str) -> bool:
-    """Whether a word is not cut: those that are or hold a special word or the mark, which pieces could not tell."""
-    return EOS in word or UNK in word or END in word
+    """Whether a word is not cut: those that are or hold a special word or the mark, and those that are too long."""
+    return len(word) > MOST_OF_WORD or EOS in word or UNK in word or END in word

@@ -14,6 +14,8 @@ from anymax.data.words import Splitting, join_words, split_line
 
 # How many words keep their ids at hand where they are cut into pieces; the frequent ones stay.
 REMEMBERED = 1 << 17
+# Characters of such a word; long ones are rare, and would take memory.
+MOST_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -75,4 +77,9 @@ class Units:
     def _ids_of_word(self) -> Callable[[str], tuple[int, ...]]:
         assert self.subwords is not None
         pieces, encode = self.subwords.pieces, self.lexicon.encode
-        return lru_cache(REMEMBERED)(lambda word: tuple(encode(pieces(word))))
+
+        def ids(word: str) -> tuple[int, ...]:
+            return tuple(encode(pieces(word)))
+
+        remembered = lru_cache(REMEMBERED)(ids)
+        return lambda word: remembered(word) if len(word) <= MOST_REMEMBERED else ids(word)

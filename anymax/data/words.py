@@ -12,6 +12,8 @@ Splitting = Literal["spaces", "prose"]
 # Marks that stand directly before what follows, and directly after what comes before.
 _OPENING = frozenset("([{$“‘£#-")
 _CLOSING = frozenset(")]},.;:!?%”’…-")
+# Marks on one letter that NFC sorts, in a time that grows with the square of their number. Text has a few.
+MOST_MARKS = 256
 
 
 def split_line(line: str, splitting: Splitting) -> list[str]:
@@ -19,13 +21,15 @@ def split_line(line: str, splitting: Splitting) -> list[str]:
 
     Args:
         splitting: "spaces" takes what stands between whitespace; "prose" takes words, numbers and punctuation apart,
-            case kept, after Unicode's NFC. Prose suits scripts that part words by spaces.
+            case kept, after Unicode's NFC, but for lines with more than 256 marks on one letter. Prose suits scripts
+            that separate words by spaces.
     """
     if splitting == "spaces":
         return line.split()
     if line.isascii():
         return _prose(r"\w").findall(line)
-    return _prose(_letter()).findall(unicodedata.normalize("NFC", line))
+    is_text = _many_marks().search(line) is None
+    return _prose(_letter()).findall(unicodedata.normalize("NFC", line) if is_text else line)
 
 
 def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str]]:
@@ -61,8 +65,8 @@ def _prose(letter: str) -> re.Pattern[str]:
             [
                 # 1,234.5 and 9:04 and 1/2, with what is written on to them: 1.5M, 21st.
                 rf"\d+(?:[.,:/]\d+)*{letter}*",
-                # U.S. and p.m.
-                rf"(?:[^\W\d_]\.){{2,}}(?!{letter})",
+                # U.S. and p.m.; without a bound, a long run that ends in a letter is tried from each of its letters.
+                rf"(?:[^\W\d_]\.){{2,32}}(?!{letter})",
                 # Words with what belongs inside: don't, AT&T.
                 rf"{letter}+(?:['’&]{letter}+)*",
                 r"-{2,}",
@@ -78,8 +82,19 @@ def _prose(letter: str) -> re.Pattern[str]:
 def _letter() -> str:
     r"""Python's `\w` and what it leaves out of words: vowel signs, accents and joiners."""
     joiners = "\u200c\u200d"
+    return rf"[\w{joiners}{_marks()}]"
+
+
+@cache
+def _many_marks() -> re.Pattern[str]:
+    return re.compile(rf"[{_marks()}]{{{MOST_MARKS + 1}}}")
+
+
+@cache
+def _marks() -> str:
+    """Vowel signs and accents, as ranges for a class of characters."""
     # Scripts in use lie in the first two planes.
     marks = [code for code in range(0x300, 0x20000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
     # Within a run of neighbours, code and place rise together.
     runs = [[code for _, code in run] for _, run in groupby(enumerate(marks), key=lambda item: item[1] - item[0])]
-    return rf"[\w{joiners}{''.join(f'{chr(run[0])}-{chr(run[-1])}' for run in runs)}]"
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from anymax.data.printable import printable
 from anymax.evaluation.frequency import Bin, FrequencyTable
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def draw(axes: "Axes", of_models: Mapping[str, Sequence[Bin]]) -> None:
         shift = (number - (len(of_models) - 1) / 2) * width
         losses = [bins[place].loss or 0.0 for place in filled]
         places = [at + shift for at in range(len(filled))]
-        axes.bar(places, losses, width * 0.92, label=name, color=COLOURS[number % len(COLOURS)])
+        # A name is no formula.
+        label = printable(name).replace("$", r"\$")
+        axes.bar(places, losses, width * 0.92, label=label, color=COLOURS[number % len(COLOURS)])
     axes.set_xticks(range(len(filled)), [f"{some[place].label}\n{some[place].share:.1%}" for place in filled])
     clean(axes)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from anymax.files import DamagedError, read_json
+from anymax.files import DamagedError, load_tensors, read_json
 from anymax.training.folder import write_json
 from anymax.training.lock import FolderLock
 from anymax.training.plain import from_plain
@@ -288,9 +288,9 @@ def _read(path: Path, step: int) -> Checkpoint:
     for name, record in header.files.items():
         _check_file(path / name, record)
         try:
-            tensors[name.removesuffix(".safetensors")] = load_file(path / name)
-        except (SafetensorError, ValueError, LookupError, RuntimeError) as error:
-            raise DamagedError(f"{path / name} is damaged: {error}") from None
+            tensors[name.removesuffix(".safetensors")] = load_tensors(path / name)
+        except ValueError as error:
+            raise DamagedError(str(error)) from None
     return Checkpoint(path, step, header, state, tensors)
 
 

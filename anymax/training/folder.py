@@ -1,5 +1,6 @@
 """The folder of a run: its config, its summary, and whether it has room. Imports no torch."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -39,6 +40,18 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_config(folder: Path, config: RunConfig) -> None:
     write_json(folder / CONFIG, as_plain(config))
+
+
+@contextlib.contextmanager
+def reading_results(folder: Path) -> Iterator[None]:
+    """Where the files that a finished run left lack something, say whose they are and what to do."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise DamagedError(
+            f"{folder} must hold the results of a finished run, but {TESTED}, {SUMMARY} or its metrics lack some "
+            f"({type(error).__name__}: {error}); measure it with `anymax evaluate {folder}`, or train anew"
+        ) from None
 
 
 def write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from anymax.data.writing import replacing
-from anymax.files import DamagedError, read_regular
+from anymax.files import DamagedError, check_file
 from anymax.training.reporting import EvaluationRecord, TrainRecord
 
 if TYPE_CHECKING:
@@ -83,8 +83,9 @@ def check_tensorboard() -> None:
 def _records(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists() and not file.is_symlink():
         return
+    check_file(file, "the records of a run")
     # A line without its end was cut off by whatever ended the process.
-    for number, line in enumerate(read_regular(file).split(b"\n")[:-1], start=1):
+    for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -53,6 +53,19 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
 
 
+def test_results_that_lack_something_are_named_with_their_folder(tmp_path: Path):
+    write_run(tmp_path / "run", items=1_200, train_words=1_000, train_tokens=1_500)
+    tested = json.loads((tmp_path / "run" / "evaluations" / "test.json").read_text())
+    # The first is what `anymax evaluate --no-baselines` writes.
+    for wrong in ({"unigram": None}, {"train_tokens": 0}, {"choices": {}}, {"by_frequency": 3}, {"perplexity": []}):
+        (tmp_path / "run" / "evaluations" / "test.json").write_text(json.dumps(tested | wrong))
+        with pytest.raises(ValueError, match=r"run must hold the results of a finished run, but .*; measure it with"):
+            comparison.read_result(tmp_path / "run", "bpe", 3)
+    (tmp_path / "run" / "summary.json").write_text("[" * 99_999)
+    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
+        comparison.read_result(tmp_path / "run", "bpe", 3)
+
+
 def test_a_row_has_the_mean_and_the_spread_over_seeds():
     row, _, alone = comparison.rows_of(NEAR)
     assert row.score == pytest.approx(102) and row.spread == pytest.approx(math.sqrt(8))

@@ -2,6 +2,9 @@
 
 import gzip
 import importlib.util
+import os
+import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from anymax.data import (
     corpus_in_folder,
     corpus_of_files,
     corpus_of_lines,
+    lines,
     open_corpus,
     open_lines,
     pydoc,
@@ -51,6 +55,8 @@ def test_text_that_is_not_utf8_is_refused_with_the_place_and_read_with_its_encod
     path = write(tmp_path / "old.txt", pack("abc\nein Café\n".encode("latin-1")))
     with pytest.raises(ValueError, match=r"old\.txt is not utf-8: byte 0xe9 at position 11, in line 2.*latin-1"):
         list(open_lines(path))
+    with pytest.raises(ValueError, match=r"such as encoding='latin-1' \(--data\.encoding latin-1; --encoding of"):
+        list(open_lines(path))
     assert list(open_lines(path, encoding="latin-1")) == ["abc", "ein Café"]
 
 
@@ -77,6 +83,79 @@ def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path):
         open_lines(tmp_path / "cut.gz", encoding="utf-16")
 
 
+def test_pipes_devices_and_broken_links_are_refused_before_they_are_opened(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.txt").symlink_to("gone.txt")
+    for path in (tmp_path / "pipe", "/dev/zero", "/dev/null"):
+        with pytest.raises(ValueError, match=r"must be a text file, got a (pipe|device); write its content to a file"):
+            open_corpus(path)
+    with pytest.raises(FileNotFoundError, match=r"link\.txt is a link to gone\.txt, which does not exist; mend"):
+        open_corpus(tmp_path / "link.txt")
+    write(tmp_path / "folder" / "test.txt", "a\n")
+    (tmp_path / "folder" / "train.txt").symlink_to("gone.txt")
+    with pytest.raises(FileNotFoundError, match=r"train\.txt is a link to gone\.txt"):
+        open_corpus(tmp_path / "folder")
+
+
+def test_a_line_longer_than_the_limit_is_refused_and_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines, "MOST_OF_LINE", 1 << 16)
+    packed = write(tmp_path / "bomb.gz", gzip.compress(b"a b\n" + bytes(40_000_000), 9))
+    assert packed.stat().st_size < 40_000
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"bomb\.gz must have lines of at most 65,536 bytes, got a longer one, line 2"):
+        list(open_lines(packed))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2_000_000
+    # The line end counts.
+    longest = write(tmp_path / "long.txt", "x" * ((1 << 16) - 1) + "\ny\n")
+    assert [len(line) for line in open_lines(longest)] == [(1 << 16) - 1, 1]
+
+
+def test_a_whole_book_may_stand_on_one_line(tmp_path: Path):
+    assert lines.MOST_OF_LINE > 100_000_000
+    path = write(tmp_path / "book.txt", "so it goes " * 400_000)
+    assert sum(len(words) for words in corpus_of_files(path).sentences("train")) == 1_200_000
+
+
+@pytest.mark.parametrize("encoding", ["nonsense", "hex", "rot13", "", "a\0b", "é", "undefined", "\x1b[31m"])
+def test_an_encoding_that_is_none_is_refused_with_the_name_of_the_option(tmp_path: Path, encoding: str):
+    path = write(tmp_path / "a.txt", "a\nb\nc\n")
+    with pytest.raises(ValueError, match=r"^encoding \(--data\.encoding; .*\) must be one that Python knows") as raised:
+        open_corpus(path, encoding=encoding)
+    assert raised.value.args[0].isprintable()
+
+
+def test_names_of_encodings_may_be_written_in_any_way(tmp_path: Path):
+    path = write(tmp_path / "a.txt", "\ufeffä\n")
+    for encoding in ("UTF8", "utf_8", "U8", "utf-8-sig"):
+        assert list(open_lines(path, encoding=encoding)) == ["ä"]
+
+
+def test_any_bytes_are_text_or_refused_in_words(tmp_path: Path):
+    generator = random.Random(0)
+    for number in range(60):
+        content = generator.randbytes(generator.randrange(200))
+        if number % 2:
+            packed = gzip.compress(content * 3)
+            place = generator.randrange(2, len(packed))
+            content = packed[:place] + generator.randbytes(2) + packed[place + 2 :]
+        path = write(tmp_path / "a.txt", content)
+        for encoding in ("utf-8", "latin-1", "utf-7", "shift_jis", "idna"):
+            try:
+                said = "".join(open_lines(path, encoding=encoding))
+            except ValueError as error:
+                said = str(error)
+                assert said.startswith(str(path))
+            assert "\n" not in said
+
+
+def test_prose_is_taken_apart_in_a_time_that_grows_with_its_length():
+    # With the square of it, these would take hours.
+    for text, number in (("a." * 200_000 + "b", 400_001), ("a" + "\u0301\u0327" * 200_000, 1), ("é." * 9 + "b", 19)):
+        assert len(split_line(text, "prose")) == number
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -96,7 +175,7 @@ def test_splits_are_found_by_their_names(tmp_path: Path, names: list[str]):
 
 
 def test_ambiguous_and_missing_splits_are_told(tmp_path: Path):
-    with pytest.raises(ValueError, match="no train file, only no file named for any split"):
+    with pytest.raises(ValueError, match="has no train file, nor any other file named for a split; call one"):
         corpus_in_folder(tmp_path)
     write(tmp_path / "test.txt", "a\n")
     with pytest.raises(ValueError, match=r"no train file, only test\.txt"):

@@ -1,7 +1,9 @@
 """Encoded corpora: the ids of the text, made once, made again when anything changed, never held whole."""
 
 import hashlib
+import json
 import os
+import random
 import tracemalloc
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def test_a_second_call_reads_the_cache(tmp_path: Path, corpus: Corpus, lexicon: 
     again = encode(corpus, "train", lexicon, cache=tmp_path / "cache", progress=must_not_encode)
     assert again == first
     assert torch.equal(again.tokens(), first.tokens())
-    assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".tokens"]
+    assert [path.suffix for path in (tmp_path / "cache").iterdir() if path.suffix != ".verified"] == [".tokens"]
 
 
 def test_a_changed_text_is_encoded_again_in_the_same_place(tmp_path: Path, corpus: Corpus, lexicon: Lexicon):
@@ -83,6 +85,107 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, corpus: Corpus, lexicon: 
     assert lexicon.decode(again.tokens()[:2]) == ["b", "a"]
 
 
+def change(path: Path, content: bytes) -> None:
+    """Change a file in place and set its time of modification back, as soon as its time of change can differ."""
+    before = path.stat()
+    while path.stat().st_ctime_ns == before.st_ctime_ns:
+        with open(path, "r+b") as file:
+            file.write(content)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("settled", [-1, 1 << 62])
+def test_ids_that_were_changed_are_encoded_anew_whatever_was_remembered(
+    tmp_path: Path, corpus: Corpus, lexicon: Lexicon, settled: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(encoded, "SETTLED", settled)
+
+    def opened() -> encoded.Encoded:
+        return encode(corpus, "train", lexicon, cache=tmp_path / "cache")
+
+    first, whole = opened(), opened().path.read_bytes()
+    head, ids = whole[: encoded.HEAD_BYTES], whole[encoded.HEAD_BYTES :]
+    fields = json.loads(head)
+    zeroed = ids[: len(ids) // 2].ljust(len(ids), b"\0")
+    lying = {**fields, "tokens_hash": hashlib.sha256(zeroed).hexdigest()}
+    for damaged in (
+        head + zeroed,
+        json.dumps(lying).encode().ljust(len(head), b"\n") + zeroed,
+        json.dumps({**fields, "num_tokens": 1 << 60}).encode().ljust(len(head), b"\n") + ids,
+    ):
+        # Hashed and, where settled, remembered before the change.
+        assert opened() == first
+        change(first.path, damaged)
+        assert opened() == first and first.path.read_bytes() == whole
+        assert lexicon.decode(opened().tokens()[:2]) == ["b", "a"]
+
+
+def test_ids_are_hashed_once_for_each_change_of_their_file(
+    tmp_path: Path, corpus: Corpus, lexicon: Lexicon, monkeypatch: pytest.MonkeyPatch
+):
+    hashed, hash_of_ids = [], encoded._hash_of_ids
+    monkeypatch.setattr(encoded, "_hash_of_ids", lambda file: hashed.append(1) or hash_of_ids(file))
+
+    def times(settled: int) -> int:
+        """How often three openings hash."""
+        monkeypatch.setattr(encoded, "SETTLED", settled)
+        hashed.clear()
+        for _ in range(3):
+            encode(corpus, "train", lexicon, cache=tmp_path, progress=must_not_encode)
+        return len(hashed)
+
+    path = encode(corpus, "train", lexicon, cache=tmp_path).path
+    memory = path.with_name(f"{path.name}.verified")
+    # A file that was changed a moment ago could change again without another time.
+    assert times(1 << 62) == 3 and not memory.exists()
+    assert times(-1) == 1 and times(-1) == 0
+    before = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == before:
+        path.touch()
+    assert times(-1) == 1
+    for nonsense in (b"", b"[" * 99_999, b"\xff", b"[1]", b'{"bytes": 1}'):
+        memory.write_bytes(nonsense)
+        assert times(-1) == 1 and times(-1) == 0
+    # Where nothing can be remembered, everything is hashed.
+    memory.unlink()
+    memory.mkdir()
+    assert times(-1) == 3
+
+
+def test_any_bytes_in_the_place_of_a_cache_are_encoded_anew(tmp_path: Path, corpus: Corpus, lexicon: Lexicon):
+    first = encode(corpus, "train", lexicon, cache=tmp_path)
+    whole, generator = first.path.read_bytes(), random.Random(0)
+    heads = [b"[" * 4096, b"[1]", b"null", b"{}", b'{"source": 1}', json.dumps({"num_tokens": 10**30}).encode()]
+    random_bytes = [generator.randbytes(generator.randrange(5000)) for _ in range(10)]
+    cuts = [whole[: generator.randrange(len(whole))] for _ in range(10)]
+    places = [*range(0, 300, 20), *range(encoded.HEAD_BYTES, len(whole), 3)]
+    flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
+    for content in (*heads, *(head.ljust(4096) + whole[4096:] for head in heads), *random_bytes, *cuts, *flipped):
+        first.path.write_bytes(content)
+        assert encode(corpus, "train", lexicon, cache=tmp_path) == first
+        assert first.path.read_bytes() == whole
+
+
+def test_a_file_that_was_replaced_since_it_was_opened_is_not_taken_for_it(
+    tmp_path: Path, corpus: Corpus, lexicon: Lexicon
+):
+    first = encode(corpus, "train", lexicon, cache=tmp_path / "cache")
+    (tmp_path / "train.txt").write_text("c c c\n")
+    encode(corpus, "train", lexicon, cache=tmp_path / "cache")
+    with pytest.raises(ValueError, match="must hold the ids it was opened with, but was replaced; open it again"):
+        first.tokens()
+
+
+@pytest.mark.parametrize("name", [b"x" * 251 + b".txt", "ж".encode() * 125, b"caf\xe9 \x1b[31m.txt"])
+def test_texts_of_any_name_are_encoded(tmp_path: Path, name: bytes):
+    path = tmp_path / os.fsdecode(name)
+    path.write_text(TEXT)
+    corpus = corpus_of_files(path)
+    result = encode(corpus, "train", Lexicon.from_words(corpus.words("train")), cache=tmp_path / "cache")
+    assert len(result.tokens()) == 10 and len(os.fsencode(result.path.name)) < 200
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, corpus: Corpus, lexicon: Lexicon):
     def interrupt(num_lines: int, num_tokens: int) -> None:
         raise KeyboardInterrupt
@@ -96,7 +199,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path: Path, corpus:
     def write_more(num_lines: int, num_tokens: int) -> None:
         (tmp_path / "train.txt").write_text("other\n")
 
-    with pytest.raises(RuntimeError, match="train was changed while it was read"):
+    with pytest.raises(ValueError, match="train was changed while it was read"):
         encode(corpus, "train", lexicon, cache=tmp_path / "cache", progress=write_more)
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -1,7 +1,11 @@
 """Sets of images: digits that come with a package, files as MNIST has them, features of one's own; what is held out."""
 
+import contextlib
 import gzip
+import os
+import random
 import struct
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +119,11 @@ IMAGES = idx(drawn("train", 20)[0])
         ("train_images", IMAGES + b"0", "must hold 20 x 3 x 3 numbers, as its header says, .* got 181"),
         ("train_images", IMAGES[:16], "must hold 20 x 3 x 3 numbers, as its header says, .* got 0"),
         ("t10k_images", idx(torch.zeros(0, 3, 3)), "must hold 0 x 3 x 3 numbers, .* at least one, got 0"),
+        ("t10k_images", idx(torch.zeros(5, 4, 4).int()), "equally large, got 3 and 4 pixels"),
+        ("train_images", idx(torch.zeros(20, 3, 4).int()), "images as wide as high .*got 20 x 3 x 4 in its header"),
+        ("train_images", struct.pack(">4i", 2051, *[2**31 - 1] * 3), "at most 2,147,483,648 numbers, got 2147483647 x"),
+        ("train_images", struct.pack(">4i", 2051, -20, -3, -3) + b"0", "must hold -20 x -3 x -3 numbers"),
+        ("train_labels", struct.pack(">2i", 2049, 2**30), "must hold 1073741824 numbers, .* got 0"),
         ("t10k_labels", idx(torch.arange(4)), "a label for each image, got 5 images and 4 labels"),
     ],
 )
@@ -139,6 +148,37 @@ def test_a_packed_file_that_was_cut_is_told(tmp_path: Path, damage):
         open_images(config)
 
 
+def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Path):
+    zeros = bytes(30_000_000)
+    config = write_idx(tmp_path, packed=True, train_images=IMAGES + zeros)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"must hold 20 x 3 x 3 numbers, as its header says, .* got 181"):
+        open_images(config)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(zeros) / 10
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_any_bytes_are_refused_in_words(tmp_path: Path, packed: bool):
+    config, generator = write_idx(tmp_path, packed=packed), random.Random(0)
+    features = write_features(tmp_path / "features")
+    mine = [tmp_path / "mnist" / ("train-images-idx3-ubyte" + ".gz" * packed), features.path / "train.safetensors"]
+    for path, which in zip(mine, (config, features), strict=True):
+        whole = path.read_bytes()
+        for _ in range(40):
+            place = generator.randrange(len(whole))
+            damaged = [whole[:place], generator.randbytes(place), whole[:place] + b"\xff\xff" + whole[place + 2 :]]
+            path.write_bytes(damaged[generator.randrange(3)])
+            # A changed pixel is an image too.
+            with contextlib.suppress(ValueError):
+                open_images(which)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"train\.safetensors must be a safetensors file, got a pipe"):
+        open_images(features)
+
+
 def test_features_are_taken_as_they_are(tmp_path: Path):
     splits = open_images(write_features(tmp_path))
     assert [len(splits[split]) for split in ("train", "valid", "test")] == [9, 3, 3]
@@ -159,6 +199,10 @@ GOOD = {"features": torch.ones(5, 6), "labels": torch.arange(5)}
         ({**GOOD, "features": torch.full((5, 6), torch.nan)}, "features must be finite"),
         ({**GOOD, "labels": torch.ones(5)}, "labels must be whole numbers from 0, got others, or torch.float32"),
         ({**GOOD, "labels": torch.arange(5) - 1}, "labels must be whole numbers from 0"),
+        ({**GOOD, "labels": torch.full((5,), 10**12)}, "labels must be whole numbers from 0.*at most 65,535"),
+        ({**GOOD, "labels": torch.full((5,), -1).to(torch.uint64)}, "labels must be .*or torch.uint64"),
+        ({**GOOD, "features": torch.ones(5, 6, dtype=torch.complex64)}, "features must be finite.*or torch.complex64"),
+        ({"features": torch.ones(0, 6), "labels": torch.arange(0)}, "N and D are at least 1"),
         ({**GOOD, "features": torch.ones(5, 7)}, "features of train and test must be equally many, got 7 and 6"),
     ],
 )

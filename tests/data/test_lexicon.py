@@ -1,6 +1,7 @@
 """The lexicon: order, counts, hash, and a file that tells when it was changed."""
 
 import hashlib
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -140,6 +141,38 @@ def test_a_file_of_other_bytes_is_refused_by_name(tmp_path: Path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="bytes is not a lexicon: it is not UTF-8"):
         Lexicon.load(tmp_path / "bytes")
+
+
+@pytest.mark.parametrize(
+    ("num_specials", "body", "message"),
+    [
+        (2, "<eos>\t1\n<unk>\n", "invalid literal for int"),
+        (2, "<eos>\t1\n<unk>\tmany\n", "invalid literal for int"),
+        (2, f"<eos>\t1\n<unk>\t{'9' * 4000}\n", "counts must be below 2"),
+        (2, f"<eos>\t1\n<unk>\t{'9' * 5000}\n", "is no lexicon that anymax wrote"),
+        (-1, "<eos>\t1\n<unk>\t1\na\t1\n", "num_specials must be at least 0, got -1"),
+        (10**30, "<eos>\t1\nb\t1\n", "specials must hold"),
+        (2, "", "specials must hold"),
+    ],
+)
+def test_a_file_with_a_right_hash_that_is_no_lexicon_is_refused_by_name(
+    tmp_path: Path, num_specials: int, body: str, message: str
+):
+    num_words = body.count("\n")
+    digest = hashlib.sha256(f"1 {num_specials} {num_words}\n{body}".encode()).hexdigest()
+    head = f"anymax-lexicon 1\tspecials {num_specials}\twords {num_words}\tsha256 {digest}\n"
+    (tmp_path / "foreign").write_text(head + body)
+    with pytest.raises(ValueError, match=f"foreign is no lexicon that anymax wrote.*{message}|foreign {message}"):
+        Lexicon.load(tmp_path / "foreign")
+
+
+def test_no_pipe_device_or_folder_is_read_as_a_lexicon(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in (("pipe", "must be a lexicon, got a pipe"), ("/dev/zero", "must be a lexicon, got a device")):
+        with pytest.raises(ValueError, match=message):
+            Lexicon.load(tmp_path / path)
+    with pytest.raises(IsADirectoryError, match="is a folder, a lexicon is needed"):
+        Lexicon.load(tmp_path)
 
 
 @pytest.mark.parametrize("word", ["", "a\tb", "a\nb", "a\rb"])

@@ -130,7 +130,7 @@ def test_a_text_that_changes_while_it_is_counted_is_refused(folder: Path, cache:
     def write(what: str) -> None:
         (folder / "train.txt").write_text("other\n")
 
-    with pytest.raises(RuntimeError, match="train was changed while it was read; count it again"):
+    with pytest.raises(ValueError, match="train was changed while it was read; count it again"):
         prepare(Text(path=folder), progress=write)
     assert not list(cache.glob("*"))
 
@@ -183,7 +183,9 @@ def test_units_that_were_exchanged_in_a_run_are_refused(tmp_path: Path, folder: 
     prepare(Text(path=folder, units=BPE(size=35))).subwords.save(run / "tokenizer.json")
     with pytest.raises(ValueError, match="run holds another tokenizer than was saved there"):
         Prepared.saved_units(run)
-    for damaged in ("", "{}", "[1]"):
+    whole = json.loads((run / "data.json").read_text())
+    wrong = [{"identity": 3}, {"identity": [1]}, {"identity": {"lexicon": 1}}, {"splitting": "letters"}, {"name": None}]
+    for damaged in ("", "{}", "[1]", "[" * 99_999, *(json.dumps(whole | values) for values in wrong)):
         (run / "data.json").write_text(damaged)
         with pytest.raises(ValueError, match=r"data\.json was changed or cut since it was saved"):
             Prepared.saved_units(run)
@@ -238,6 +240,9 @@ def test_texts_that_cannot_be_prepared_say_what_to_do(tmp_path: Path, folder: Pa
     with pytest.raises(ValueError, match="min_count 99 and max_size None leave none; lower min_count"):
         prepare(Text(path=folder, units=Words(min_count=99)))
     with pytest.raises(ValueError, match="size must be at least 30 for this text"):
+        prepare(Text(path=folder, units=BPE(size=20)))
+    (folder / "train.txt").write_text("x" * 10_001 + "\n")
+    with pytest.raises(ValueError, match=r"units must leave some word of cats .*more than 10,000 characters"):
         prepare(Text(path=folder, units=BPE(size=20)))
     with pytest.raises(FileNotFoundError, match="absent is neither a file, nor a folder, nor the name of a corpus"):
         prepare(Text(path=tmp_path / "absent"))

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 
 from anymax.data import Lexicon, Subwords, pydoc
+from anymax.data import subwords as subwords_module
 
 COUNTS = Counter(pydoc().words("valid"))
 
@@ -170,8 +171,39 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path, model: dict, 
         Subwords.load(tmp_path / "tokenizer.json")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"model": 3}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"model": 3}', b"[" * 99_999])
 def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: bytes):
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.json is not a tokenizer\.json"):
         Subwords.load(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"vocab": {"\ud800": 0}, "merges": []},
+        {"vocab": {"a": 10**40, "b": -1}, "merges": [["a", "b"]]},
+        {"vocab": {"a": 0}, "merges": [[1, 2]]},
+        {"vocab": {"a": "x", "b": 1}, "merges": []},
+        {"vocab": ["a", "b"], "merges": []},
+        {"vocab": {"a": 0}, "merges": 7},
+        {"vocab": {"a": 0}, "merges": ["a"]},
+    ],
+)
+def test_files_of_hostile_values_are_refused_by_name(tmp_path: Path, model: dict):
+    (tmp_path / "foreign.json").write_text(json.dumps({"model": {"end_of_word_suffix": "</w>", **model}}))
+    with pytest.raises(ValueError, match=r"foreign\.json"):
+        Subwords.load(tmp_path / "foreign.json")
+
+
+def test_a_word_of_a_million_characters_is_unknown_as_a_whole(monkeypatch: pytest.MonkeyPatch):
+    word = "".join(chr(ord("a") + (place * place) % 23) for place in range(1_000_000))
+    counts = {"abab": 5, "abc": 7, word: 3}
+    given: list[str] = []
+    learn = subwords_module._learn
+    monkeypatch.setattr(subwords_module, "_learn", lambda counts, *rest: given.extend(counts) or learn(counts, *rest))
+    trained = Subwords.train(counts, 100)
+    assert given == ["abab", "abc"] and trained.vocabulary == Subwords.train({"abab": 5, "abc": 7}, 100).vocabulary
+    assert trained.count(counts) == {**trained.count({"abab": 5, "abc": 7}), "<unk>": 3}
+    longest = "ab" * (subwords_module.MOST_OF_WORD // 2)
+    assert trained.join(trained.pieces(longest)) == [longest] and trained.pieces(longest + "a") == ("<unk>",)

@@ -149,7 +149,8 @@ def test_the_table_is_plain_values() -> None:
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot(tmp_path / "loss.png", {"one": table(), "other": table()})
+    # Neither a formula nor a command to a terminal.
+    plot(tmp_path / "loss.png", {"one": table(), "a$b$^{\x1b[31m\udcff": table()})
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 

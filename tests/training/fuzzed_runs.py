@@ -9,6 +9,7 @@ traceback, an error of several lines or with control characters is printed with 
 """
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -21,7 +22,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +32,7 @@ import torch._dynamo
 import tyro
 from safetensors.torch import load_file, save_file
 
+from anymax.cli.console import complain
 from anymax.cli.generate import continued
 from anymax.cli.train import new_run
 from anymax.training import open_run, resume, train
@@ -47,8 +49,8 @@ OPTIONS = ["--toy", "--steps", str(STEPS), "--checkpoint-every", "2", "--evaluat
 MOST_SECONDS, PATIENCE = 20, 60
 # Bytes of address space of a child: a model too large for it must be refused, not bring the machine down.
 MOST_MEMORY = 8 << 30
-# Characters of an error.
-LONGEST = 2000
+# Characters of an error, with what stands before it.
+LONGEST = 2100
 NUMBERS = (0, 1, -1, 2, 3, 7, 1000, 1 << 31, 1 << 53, 1 << 63, 1 << 70, -(1 << 63), 0.5, -0.0, 1e-320, 1e308)
 VALUES = (*NUMBERS, float("nan"), float("inf"), None, True, False, "", "a\0b", "\x1b[2J", "é" * 300, [], {}, [[]], "..")
 DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
@@ -277,8 +279,7 @@ def in_child(work: Callable[[], None], *, shows_traceback: bool = False) -> str 
         try:
             work()
         except (ValueError, OSError, ModuleNotFoundError) as error:
-            # What the command line prints in one line.
-            code, said = REFUSED, str(error)
+            code, said = REFUSED, _printed(error)
         except BaseException as error:
             code, said = WRONG, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         if shows_traceback and code != FINE:
@@ -298,6 +299,13 @@ def in_child(work: Callable[[], None], *, shows_traceback: bool = False) -> str 
             return ""
         case _:
             return said or "an error without words"
+
+
+def _printed(error: Exception) -> str:
+    """What the command line prints of an error."""
+    with redirect_stderr(io.StringIO()) as printed:
+        complain(error)
+    return printed.getvalue().removesuffix("\n")
 
 
 def case(whole: Path, folder: Path, seed: int, *, shows_traceback: bool = False) -> tuple[str, str | None]:

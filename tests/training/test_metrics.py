@@ -45,8 +45,9 @@ def test_lines_after_the_checkpoint_and_half_lines_are_dropped(tmp_path: Path):
 def test_a_damaged_line_is_named(tmp_path: Path):
     write(tmp_path, range(1, 4))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    for wrong in ("{{", "3", '{"kind": "train"}'):
-        (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], wrong, lines[2], ""]))
+    for wrong in ("{{", "3", '{"kind": "train"}', '{"step": Infinity}', "[" * 99_999, "\udcff"):
+        damaged = "\n".join([lines[0], wrong, lines[2], ""]).encode(errors="surrogateescape")
+        (tmp_path / "metrics.jsonl").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: line 2 is no record; remove the line"):
             read_metrics(tmp_path)
 
