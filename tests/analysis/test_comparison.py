@@ -34,9 +34,16 @@ def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) 
     summary = {"items": items, "steps": 4, "num_parameters": 7, "training_seconds": 6.0, "peak_memory_bytes": 100}
     (folder / "summary.json").write_text(json.dumps(summary))
     records = [
-        {"kind": "train", "step": 2, "items": items // 2, "items_per_second": items / 4, "log": {}},
+        {"kind": "train", "step": 2, "loss": 6.5, "items": items // 2, "items_per_second": items / 4, "log": {}},
         {"kind": "evaluation", "step": 2, "metrics": {"loss": 6.0}},
-        {"kind": "train", "step": 4, "items": items, "items_per_second": items / 8, "log": {"averaging": 1.0}},
+        {
+            "kind": "train",
+            "step": 4,
+            "loss": 6.0,
+            "items": items,
+            "items_per_second": items / 8,
+            "log": {"averaging": 1.0},
+        },
         {"kind": "evaluation", "step": 4, "metrics": {"loss": 5.5}},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
