@@ -42,6 +42,7 @@ _FOLDERS = [
     "cli",
     "compat",
     "data",
+    "display",
     "evaluation",
     "kernels",
     "latent",

@@ -12,7 +12,17 @@ import anymax
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "anymax"
-ORDER = ["kernels", "transforms", "mappings", "losses", "regularizers", "structured", "vocabulary", "attention"]
+ORDER = [
+    "display",
+    "kernels",
+    "transforms",
+    "mappings",
+    "losses",
+    "regularizers",
+    "structured",
+    "vocabulary",
+    "attention",
+]
 ORDER += ["latent", "models", "data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "cli"]
 # Modules beside the folders, which import nothing of them when loaded and may be imported from everywhere.
 FREE = {"files", "lazy", "version"}
@@ -57,7 +67,7 @@ def test_every_folder_has_a_place_in_the_order():
 def test_the_readme_and_the_guide_give_the_same_order():
     order = [folder for folder in ORDER if folder in FOLDERS]
     tree = re.search(r"^anymax/\n((?:  .*\n)+)", (ROOT / "README.md").read_text(), re.MULTILINE)
-    guide = re.search(r"^`kernels`.*$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    guide = re.search(r"^`display`.*$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert tree is not None and re.findall(r"^  (\w+)/", tree[1], re.MULTILINE) == order
     assert guide is not None and re.findall(r"`(\w+)`", guide[0]) == order
 

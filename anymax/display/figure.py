@@ -1,0 +1,74 @@
+"""Figure: a picture that is drawn when it is rendered, by matplotlib where that is installed."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+# Apart from each other for colour-blind eyes too, and in print by their lightness. Okabe and Ito 2008.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#000000", "#b8a800")
+DOTS_PER_INCH = 120
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture.
+
+    Args:
+        title: what it shows, for readers who do not see it.
+        draw: called with an empty figure of matplotlib.
+        size: width and height in inches.
+        data: the numbers that it shows, as plain values for JSON.
+    """
+
+    title: str
+    draw: Callable[[Canvas], None]
+    size: tuple[float, float] = (12.0, 4.8)
+    data: Any = field(default=None, compare=False)
+
+    @staticmethod
+    def can_be_drawn() -> bool:
+        """Whether matplotlib is installed."""
+        return importlib.util.find_spec("matplotlib") is not None
+
+    def save(self, path: str | os.PathLike[str] | io.BytesIO) -> None:
+        """Draw it to a PNG file."""
+        if not self.can_be_drawn():
+            raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
+        from matplotlib.figure import Figure as Canvas
+
+        canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
+        self.draw(canvas)
+        canvas.savefig(path, format="png")
+
+    def html(self) -> str:
+        """The picture as an element that needs no other file."""
+        png = io.BytesIO()
+        self.save(png)
+        encoded = base64.b64encode(png.getvalue()).decode()
+        return f'<img alt="{escape(self.title)}" src="data:image/png;base64,{encoded}">'
+
+    def markdown(self, file: str) -> str:
+        """A link to the picture, which lies in `file`."""
+        return f"![{self.title}]({file})\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"kind": "figure", "title": self.title, "data": self.data}
+
+
+def clean(axes: Axes) -> None:
+    """A light grid, and no frame where nothing is measured."""
+    axes.grid(axis="y", color="#e9ecef")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

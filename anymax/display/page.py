@@ -1,0 +1,148 @@
+"""Page: headings, paragraphs, tables and figures in the order they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anymax.display.figure import Figure
+from anymax.display.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The title of what follows, of the second level."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A sentence or several; dim ones are small print on a terminal."""
+
+    text: str
+    is_dim: bool = False
+
+
+@dataclass(frozen=True)
+class Code:
+    """A command or an output, to be shown as it is."""
+
+    text: str
+
+
+Part = Heading | Paragraph | Code | Table | Figure
+
+
+@dataclass(frozen=True)
+class Page:
+    """Parts below a title.
+
+    Args:
+        title: of the whole.
+        parts: in the order they are read.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+
+    @property
+    def figures(self) -> list[Figure]:
+        return [part for part in self.parts if isinstance(part, Figure)]
+
+    def terminal(self) -> RenderableType:
+        """Everything but the figures, for a console of rich."""
+        from rich.console import Group
+
+        shown: list[RenderableType] = []
+        for part in self.parts:
+            shown += _on_terminal(part)
+        return Group(*shown)
+
+    def markdown(self, name: str = "figure") -> str:
+        """The page in Markdown; its figures are those that `save_figures` writes under the same name."""
+        files = iter(self._files(name))
+        texts = [f"# {self.title}\n", *(_in_markdown(part, files) for part in self.parts)]
+        return "\n".join(texts)
+
+    def save_figures(self, folder: Path, name: str = "figure") -> list[Path]:
+        """Draw the figures as `name.png`, `name-2.png`, ... into a folder; nothing where matplotlib is missing."""
+        if not Figure.can_be_drawn():
+            return []
+        paths = [folder / file for file in self._files(name)]
+        for figure, path in zip(self.figures, paths, strict=True):
+            figure.save(path)
+        return paths
+
+    def html(self) -> str:
+        """The page as a document that needs no other file."""
+        body = "\n".join(_in_html(part) for part in self.parts)
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title></head>\n'
+            f"<body><h1>{escape(self.title)}</h1>\n{body}\n</body></html>\n"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"title": self.title, "parts": [_as_dict(part) for part in self.parts]}
+
+    def _files(self, name: str) -> list[str]:
+        return [f"{name}.png" if number == 1 else f"{name}-{number}.png" for number in range(1, len(self.figures) + 1)]
+
+
+def _on_terminal(part: Part) -> list[RenderableType]:
+    from rich.text import Text
+
+    match part:
+        case Heading(text):
+            return [Text(text, style="bold"), ""]
+        case Paragraph(text, is_dim):
+            return [Text(text, style="dim" if is_dim else "")]
+        case Code(text):
+            return [Text(text)]
+        case Table():
+            return [part.terminal(), ""]
+        case Figure():
+            return []
+
+
+def _in_markdown(part: Part, files: Iterator[str]) -> str:
+    match part:
+        case Heading(text):
+            return f"## {text}\n"
+        case Paragraph(text):
+            return f"{text}\n"
+        case Code(text):
+            return f"```\n{text}\n```\n"
+        case Table():
+            return part.markdown()
+        case Figure():
+            return part.markdown(next(files))
+
+
+def _in_html(part: Part) -> str:
+    match part:
+        case Heading(text):
+            return f"<h2>{escape(text)}</h2>"
+        case Paragraph(text):
+            return f"<p>{escape(text)}</p>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Table():
+            return part.html()
+        case Figure():
+            return part.html() if Figure.can_be_drawn() else f"<p>{escape(part.title)}</p>"
+
+
+def _as_dict(part: Part) -> dict[str, Any]:
+    match part:
+        case Table() | Figure():
+            return part.as_dict()
+        case Heading(text) | Paragraph(text) | Code(text):
+            return {"kind": type(part).__name__.lower(), "text": text}

@@ -1,0 +1,127 @@
+"""Table: a heading for every column, and rows of text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A cell with something to say beside its value, as its spread or the setting it was measured at.
+
+    Args:
+        text: the value.
+        note: shown dimmed after it, in Markdown as code.
+    """
+
+    text: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading among the rows, which holds until the next."""
+
+    name: str
+
+
+Cell = str | Noted
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text below headings. The first column is aligned to the left, the others to the right.
+
+    Args:
+        columns: their headings.
+        rows: a cell for every column, or the heading of a section.
+        title: above the table.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[Row | Section, ...]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if not isinstance(row, Section) and len(row) != len(self.columns):
+                raise ValueError(f"rows must have a cell for each of the columns {self.columns}, got {row}")
+
+    def terminal(self) -> RichTable:
+        """The table for a console of rich."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(title=self.title or None, title_justify="left", title_style="bold")
+        for place, name in enumerate(self.columns):
+            # A name that is cut off could be another one; numbers stay on one line.
+            table.add_column(name, justify="right" if place else "left", overflow="fold", no_wrap=place > 0)
+        for row in self.rows:
+            if isinstance(row, Section):
+                table.add_section()
+                table.add_row(Text(row.name, style="bold"))
+            else:
+                table.add_row(*map(_styled, row))
+        return table
+
+    def markdown(self) -> str:
+        """The table in Markdown, under its title as a heading of the third level."""
+        lines = [f"### {self.title}", ""] if self.title else []
+        lines += [f"| {' | '.join(map(_escaped, self.columns))} |", "|---|" + "---:|" * (len(self.columns) - 1)]
+        for row in self.rows:
+            cells = [f"**{_escaped(row.name)}**"] if isinstance(row, Section) else [_in_markdown(cell) for cell in row]
+            lines.append(f"| {' | '.join(cells + [''] * (len(self.columns) - len(cells)))} |")
+        return "\n".join(lines) + "\n"
+
+    def html(self) -> str:
+        """The table as an element."""
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        rows = [
+            {"section": row.name}
+            if isinstance(row, Section)
+            else [cell if isinstance(cell, str) else {"text": cell.text, "note": cell.note} for cell in row]
+            for row in self.rows
+        ]
+        return {"kind": "table", "title": self.title, "columns": list(self.columns), "rows": rows}
+
+    def _html_cells(self, row: Row | Section) -> str:
+        if isinstance(row, Section):
+            return f'<th colspan="{len(self.columns)}">{escape(row.name)}</th>'
+        return "".join(f"<td>{_in_html(cell)}</td>" for cell in row)
+
+
+def _styled(cell: Cell) -> Any:
+    from rich.text import Text
+
+    if isinstance(cell, str):
+        return Text(cell)
+    return Text.assemble(cell.text, " ", (cell.note, "dim")) if cell.note else Text(cell.text)
+
+
+def _in_markdown(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return _escaped(cell)
+    return f"{_escaped(cell.text)} `{cell.note}`" if cell.note else _escaped(cell.text)
+
+
+def _in_html(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return escape(cell)
+    return f"{escape(cell.text)} <small>{escape(cell.note)}</small>" if cell.note else escape(cell.text)
+
+
+def _escaped(text: str) -> str:
+    """Text that cannot end its cell."""
+    return text.replace("|", r"\|").replace("\n", " ")
