@@ -1,6 +1,6 @@
 """Keys and values of an attention layer, kept so that decoding computes every position once.
 
-Shapes: B batch, H heads, N positions, K keys, E numbers per head.
+Shapes: B batch, H heads, N positions, E numbers per head.
 """
 
 import torch
@@ -10,7 +10,7 @@ from anymax.mappings.arguments import check_device
 
 
 class KeyValueCache:
-    """Keys and values of one self-attention layer, in memory that is allocated once, at the first append.
+    """Keys and values of one self-attention layer, in memory that is allocated at the first append.
 
     It holds no gradients: decode under `torch.no_grad()`.
 
@@ -43,8 +43,8 @@ class KeyValueCache:
         """Keep the rows of the batch that `index` names, in its order, as beam search does after every step.
 
         Args:
-            index: (new batch) whole numbers below the batch; a row may be named several times or not at all. An empty
-                cache stays empty.
+            index: (new batch) whole numbers below the batch; a row may be named several times or not at all, so the
+                batch may grow or shrink. An empty cache stays empty.
         """
         if self._keys is not None and self._values is not None:
             _check_rows(index, self._keys)

@@ -20,7 +20,8 @@ class TransformerBlock(nn.Module):
     sum is normalised (post-norm). The result for one row of a batch depends neither on its padding nor on other rows.
 
     Args:
-        config: sizes, dropout rates and choices; its num_layers and final_norm are those of the stack.
+        config: sizes, dropout rates and choices. Its num_layers, final_norm and sinusoidal positions are left to the
+            model that stacks the blocks.
         mapping: what turns scores of self-attention into probabilities, as in `MultiHeadAttention`; by default softmax.
         memory_dim: how wide the vectors of the encoder are that cross-attention attends to; by default there is no
             cross-attention.
