@@ -1,4 +1,4 @@
-"""KeyValueCache: what an attention layer has seen, so that decoding computes every position once.
+"""Keys and values of an attention layer, kept so that decoding computes every position once.
 
 Shapes: B batch, H heads, N positions, E numbers per head.
 """
@@ -6,9 +6,11 @@ Shapes: B batch, H heads, N positions, E numbers per head.
 import torch
 from torch import Tensor
 
+from anymax.mappings.arguments import check_device
+
 
 class KeyValueCache:
-    """Keys and values of one attention layer, in memory that is taken at once, at the first append.
+    """Keys and values of one self-attention layer, in memory that is allocated at the first append.
 
     It holds no gradients: decode under `torch.no_grad()`.
 
@@ -37,6 +39,24 @@ class KeyValueCache:
         self.length = end
         return self._keys[:, :, :end], self._values[:, :, :end]
 
+    def reorder(self, index: Tensor) -> None:
+        """Keep the rows of the batch that `index` names, in its order, as beam search does after every step.
+
+        Args:
+            index: (new batch) whole numbers below the batch; a row may be named several times or not at all, so the
+                batch may grow or shrink. An empty cache stays empty.
+        """
+        if self._keys is not None and self._values is not None:
+            _check_rows(index, self._keys)
+            self._keys, self._values = self._selected(self._keys, index), self._selected(self._values, index)
+
+    def _selected(self, room_BHNE: Tensor, index: Tensor) -> Tensor:
+        part_BHNE = room_BHNE[:, :, : self.length].index_select(0, index)
+        if index.shape[0] != room_BHNE.shape[0]:
+            room_BHNE = self._room_for(part_BHNE)
+        room_BHNE[:, :, : self.length] = part_BHNE
+        return room_BHNE
+
     def _room_for(self, part_BHNE: Tensor) -> Tensor:
         batch, heads, _, width = part_BHNE.shape
         return part_BHNE.new_empty(batch, heads, self.max_length, width)
@@ -53,3 +73,41 @@ class KeyValueCache:
                 f"a cache must have room for every position, got {num_new} more after {self.length} in one of "
                 f"max_length {self.max_length}; make it longer"
             )
+
+
+class CrossAttentionCache:
+    """Keys and values of one cross-attention layer, computed once from an encoder's output, and its padding mask.
+
+    Made by `MultiHeadAttention.precompute`. Unlike a KeyValueCache it holds gradients.
+
+    Args:
+        keys: (batch, heads, keys, numbers per head).
+        values: as `keys`.
+        mask: (batch, 1, 1, keys), true where a key may be attended to; None for everywhere.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> None:
+        self.keys, self.values, self.mask = keys, values, mask
+
+    def reorder(self, index: Tensor) -> None:
+        """Keep the rows of the batch that `index` names, in its order; as `KeyValueCache.reorder`."""
+        _check_rows(index, self.keys)
+        self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
+        if self.mask is not None:
+            self.mask = self.mask.index_select(0, index)
+
+
+def _check_rows(index: Tensor, batch_first: Tensor) -> None:
+    """An index of rows is a vector of whole numbers below the batch; values are read on the CPU alone."""
+    batch = batch_first.shape[0]
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
+        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(
+            f"index must be a tensor of int32 or int64, got {got}; turn a mask into one by mask.nonzero()[:, 0]"
+        )
+    if index.dim() != 1:
+        raise ValueError(f"index must have one dimension, the rows to keep, got shape {tuple(index.shape)}; flatten it")
+    check_device("index", index, batch_first, "the cache")
+    # On another device the values would have to be waited for.
+    if index.device.type == "cpu" and not bool(((index >= 0) & (index < batch)).all()):
+        raise ValueError(f"index must name rows of the batch, from 0 to {batch - 1}, got {index.tolist()}")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.attention.cache import KeyValueCache
+from anymax.attention.cache import CrossAttentionCache, KeyValueCache
 from anymax.attention.positions import rotate
 from anymax.mappings import Entmax, LearnedEntmax, softmax
 from anymax.mappings.arguments import check_boolean, check_device
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Tensor | None = None,
         is_causal: bool = False,
-        cache: KeyValueCache | None = None,
+        cache: KeyValueCache | CrossAttentionCache | None = None,
     ) -> Tensor:
         """What every query gathered, in the shape of `query`.
 
@@ -100,22 +100,52 @@ class MultiHeadAttention(nn.Module):
             key: (batch, keys, kv_dim); by default the queries, which is self-attention.
             value: as `key`, and by default the same.
             mask: true where a query may attend to a key; broadcasts to (batch, heads, queries, keys), where the keys
-                are those of the cache and the new ones.
+                are those of the cache and the new ones. `expand_key_mask` makes one of the padding.
             is_causal: a query attends to its own position and earlier ones only.
-            cache: keys and values of the positions before the first query; the new ones are added to it.
+            cache: for self-attention a KeyValueCache, the keys and values of the positions before the first query, to
+                which the new ones are added; for cross-attention what `precompute` gave, with no key, value or mask.
         """
-        self._check_inputs(query, key, value, cache)
-        start = 0 if cache is None else cache.length
-        queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, start)
-        values_BHKE = self._heads(self.value(_first(value, key, query)))
-        if cache is not None:
-            keys_BHKE, values_BHKE = cache.append(keys_BHKE, values_BHKE)
+        start = 0
+        if isinstance(cache, CrossAttentionCache):
+            self._check_precomputed(query, key, value, mask, is_causal, cache)
+            queries_BHQE, keys_BHKE, values_BHKE = self._heads(self.query(query)), cache.keys, cache.values
+            mask = cache.mask
+        else:
+            self._check_inputs(query, key, value, cache)
+            start = 0 if cache is None else cache.length
+            queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, start)
+            values_BHKE = self._heads(self.value(_first(value, key, query)))
+            if cache is not None:
+                keys_BHKE, values_BHKE = cache.append(keys_BHKE, values_BHKE)
         if self.mapping is None:
             gathered_BHQE = self._gather_by_softmax(queries_BHQE, keys_BHKE, values_BHKE, mask, is_causal, start)
         else:
             probs_BHQK = self._probs(self.mapping, queries_BHQE, keys_BHKE, mask, is_causal, start)
             gathered_BHQE = F.dropout(probs_BHQK, self.dropout, self.training) @ values_BHKE
         return self.output(gathered_BHQE.transpose(1, 2).flatten(2))
+
+    def precompute(
+        self, key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None
+    ) -> CrossAttentionCache:
+        """Keys and values for cross-attention, computed once, to be passed as `cache` with every query.
+
+        Args:
+            key: (batch, keys, kv_dim), an encoder's output.
+            value: as `key`, and by default the same.
+            key_mask: (batch, keys), true where a key may be attended to: false for padding.
+        """
+        if self.rotary:
+            raise ValueError("rotary must be False to precompute keys, got True; it is for self-attention")
+        value = _first(value, key)
+        _check_vectors("key", key, self.key)
+        _check_vectors("value", value, self.value)
+        _check_pair(key, value)
+        mask = None
+        if key_mask is not None:
+            batch, num_keys, _ = key.shape
+            mask = _checked(expand_key_mask(key_mask), (batch, self.num_heads, 1, num_keys), key)
+            mask = mask.expand(batch, 1, 1, num_keys)
+        return CrossAttentionCache(self._heads(self.key(key)), self._heads(self.value(value)), mask)
 
     def probs(
         self, query: Tensor, key: Tensor | None = None, *, mask: Tensor | None = None, is_causal: bool = False
@@ -176,26 +206,55 @@ class MultiHeadAttention(nn.Module):
     def _check_inputs(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KeyValueCache | None
     ) -> None:
-        wanted = {"query": (query, self.query), "key": (_first(key, query), self.key)}
-        wanted["value"] = (_first(value, key, query), self.value)
-        for name, (tensor, layer) in wanted.items():
-            if tensor.dim() != 3 or tensor.shape[-1] != layer.in_features:
-                raise ValueError(
-                    f"{name} must be (batch, positions, {layer.in_features}), got shape {tuple(tensor.shape)}"
-                )
-        if wanted["key"][0].shape[0] != query.shape[0]:
-            raise ValueError(f"key must have the batch of query, {query.shape[0]}, got {wanted['key'][0].shape[0]}")
-        if wanted["key"][0].shape[:2] != wanted["value"][0].shape[:2]:
-            raise ValueError(
-                f"value must have the batch and positions of key, {tuple(wanted['key'][0].shape[:2])}, "
-                f"got {tuple(wanted['value'][0].shape[:2])}"
-            )
+        keys, values = _first(key, query), _first(value, key, query)
+        _check_vectors("query", query, self.query)
+        _check_vectors("key", keys, self.key)
+        _check_vectors("value", values, self.value)
+        if keys.shape[0] != query.shape[0]:
+            raise ValueError(f"key must have the batch of query, {query.shape[0]}, got {keys.shape[0]}")
+        _check_pair(keys, values)
         if key is not None and key is not query and (cache is not None or self.rotary):
             which = "a cache" if cache is not None else "rotary positions"
             raise ValueError(f"key must be left out with {which}, got one; both are for self-attention")
 
+    def _check_precomputed(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Tensor | None,
+        is_causal: bool,
+        cache: CrossAttentionCache,
+    ) -> None:
+        _check_vectors("query", query, self.query)
+        for name, tensor in (("key", key), ("value", value), ("mask", mask)):
+            if tensor is not None:
+                raise ValueError(f"{name} must be left out with a CrossAttentionCache, got one; give it to precompute")
+        if is_causal:
+            raise ValueError("is_causal must be False with a CrossAttentionCache, got True; it is for self-attention")
+        wanted = (query.shape[0], self.num_heads, self.query.out_features // self.num_heads)
+        batch, num_heads, _, width = cache.keys.shape
+        if (batch, num_heads, width) != wanted:
+            raise ValueError(
+                f"cache must have the batch, heads and width per head of the query, {wanted}, "
+                f"got {(batch, num_heads, width)}; precompute it by this layer, and reorder it with the batch"
+            )
+
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, dropout={self.dropout}, rotary={self.rotary}"
+
+
+def expand_key_mask(key_mask: Tensor) -> Tensor:
+    """A mask of keys per example in the shape that attention takes, (batch, 1, 1, keys).
+
+    Args:
+        key_mask: (batch, keys), true where a key may be attended to, as `ids != padding`. torch's `key_padding_mask`
+            is its opposite.
+    """
+    check_boolean(key_mask, "a key may be attended to")
+    if key_mask.dim() != 2:
+        raise ValueError(f"key_mask must be (batch, keys), got shape {tuple(key_mask.shape)}")
+    return key_mask[:, None, None]
 
 
 def _first(*tensors: Tensor | None) -> Tensor:
@@ -230,6 +289,18 @@ def _checked(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> Tensor:
             "a mask of keys per example has shape (batch, 1, 1, keys)"
         )
     return mask.reshape(whole)
+
+
+def _check_vectors(name: str, vectors: Tensor, layer: nn.Linear) -> None:
+    if vectors.dim() != 3 or vectors.shape[-1] != layer.in_features:
+        raise ValueError(f"{name} must be (batch, positions, {layer.in_features}), got shape {tuple(vectors.shape)}")
+
+
+def _check_pair(key: Tensor, value: Tensor) -> None:
+    if key.shape[:2] != value.shape[:2]:
+        raise ValueError(
+            f"value must have the batch and positions of key, {tuple(key.shape[:2])}, got {tuple(value.shape[:2])}"
+        )
 
 
 def _check_causal(queries_BHQE: Tensor, keys_BHKE: Tensor, start: int) -> None:

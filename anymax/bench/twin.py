@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.bench.twin_layers import BandedInput, BandedOutput, SoftmaxOutput, TorchAdaptiveOutput
-from anymax.models import LanguageModel, TransformerConfig, TransformerLM
-from anymax.models.transformer_lm import Block
+from anymax.models import LanguageModel, TransformerBlock, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, FixedInput, FullOutput, OutputLayer
 
 MAX_LENGTH = 4096
@@ -23,7 +22,7 @@ class TwinLM(LanguageModel):
     Args:
         input: from ids to vectors of model_dim.
         output: from vectors and targets to a loss.
-        config: with sinusoidal positions, LayerNorm and ReLU.
+        config: with sinusoidal positions, LayerNorm and ReLU or GELU.
     """
 
     carries_state = False
@@ -37,7 +36,7 @@ class TwinLM(LanguageModel):
         self.register_buffer("positions", _positions(MAX_LENGTH, config.model_dim), persistent=False)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(_encoder_layer(config) for _ in range(config.num_layers))
-        self.final_norm = nn.LayerNorm(config.model_dim) if config.final_norm else nn.Identity()
+        self.final_norm = nn.LayerNorm(config.model_dim, _eps(config)) if config.final_norm else nn.Identity()
         self.output = output
 
     def hidden(self, ids: Tensor, cache: None = None) -> Tensor:
@@ -85,12 +84,23 @@ def twin_of(model: TransformerLM, *, chunk: int | None = None) -> TwinLM:
 
 def _encoder_layer(config: TransformerConfig) -> nn.TransformerEncoderLayer:
     layer = nn.TransformerEncoderLayer(
-        config.model_dim, config.num_heads, config.ffn_dim, config.dropout, batch_first=True, norm_first=True
+        config.model_dim,
+        config.num_heads,
+        config.ffn_dim,
+        config.dropout,
+        config.activation,
+        layer_norm_eps=_eps(config),
+        batch_first=True,
+        norm_first=config.norm_first,
     )
     # Torch's layer is given one rate for all places.
     layer.self_attn.dropout = config.attention_dropout
     layer.dropout.p = config.activation_dropout
     return layer
+
+
+def _eps(config: TransformerConfig) -> float:
+    return 1e-5 if config.norm_eps is None else config.norm_eps
 
 
 def _positions(length: int, dim: int) -> Tensor:
@@ -103,9 +113,11 @@ def _positions(length: int, dim: int) -> Tensor:
 def _check_body(model: TransformerLM) -> None:
     config = model.config
     chosen = (config.positions, config.norm, config.activation)
-    if chosen != ("sinusoidal", "layer", "relu"):
-        raise ValueError(f"model must have sinusoidal positions, norm 'layer' and ReLU to have a twin, got {chosen}")
-    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    if chosen not in (("sinusoidal", "layer", "relu"), ("sinusoidal", "layer", "gelu")):
+        raise ValueError(
+            f"model must have sinusoidal positions, norm 'layer' and ReLU or GELU to have a twin, got {chosen}"
+        )
+    blocks = [block for block in model.blocks if isinstance(block, TransformerBlock)]
     if any(block.attention.mapping is not None for block in blocks):
         raise ValueError("model must attend by softmax to have a twin, got another mapping; leave it out")
 
@@ -178,7 +190,7 @@ def _weights(model: TransformerLM, twin: TwinLM) -> Iterator[tuple[str, Tensor]]
     """Our weights by the names they have in the twin; one that is tied comes under each of them."""
     yield from _named("input.", _input_weights(model.input))
     for i, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
+        assert isinstance(block, TransformerBlock)
         yield from _named(f"blocks.{i}.", _block_weights(block))
     if model.final_norm is not None:
         yield from _named("final_norm.", model.final_norm.state_dict().items())
@@ -200,7 +212,7 @@ def _input_weights(ours: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield "1.weight", ours.projection
 
 
-def _block_weights(block: Block) -> Iterator[tuple[str, Tensor]]:
+def _block_weights(block: TransformerBlock) -> Iterator[tuple[str, Tensor]]:
     attention = block.attention
     of_input = (attention.query, attention.key, attention.value)
     yield "self_attn.in_proj_weight", torch.cat([layer.weight for layer in of_input])

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from anymax.models.transform_config import MonotonicNetworkConfig as MonotonicNetworkConfig
     from anymax.models.transform_config import PLIFConfig as PLIFConfig
     from anymax.models.transform_config import SigConfig as SigConfig
-    from anymax.models.transformer_config import TransformerConfig as TransformerConfig
+    from anymax.models.transformer.block import TransformerBlock as TransformerBlock
+    from anymax.models.transformer.config import TransformerConfig as TransformerConfig
     from anymax.models.transformer_lm import TransformerLM as TransformerLM
 
 _HOME_OF = {
@@ -64,7 +65,8 @@ _HOME_OF = {
     "SoftmaxAttention": "language_model_config",
     "Sparse": "layer_config",
     "Tie": "language_model_config",
-    "TransformerConfig": "transformer_config",
+    "TransformerBlock": "transformer.block",
+    "TransformerConfig": "transformer.config",
     "TransformerLM": "transformer_lm",
     "build_language_model": "building",
     "fsdp_groups": "language_model",

@@ -17,7 +17,7 @@ from anymax.models.layer_config import (
 )
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
-from anymax.models.transformer_config import TransformerConfig
+from anymax.models.transformer.config import TransformerConfig
 
 # All that a config is made of is at hand here.
 __all__ = [

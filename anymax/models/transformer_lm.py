@@ -9,18 +9,19 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.attention import KeyValueCache, MultiHeadAttention, sinusoids
+from anymax.attention import KeyValueCache, sinusoids
 from anymax.attention.multi_head import Mapping
 from anymax.models.language_model import LanguageModel, check_ids, check_output, check_vectors
-from anymax.models.transformer_config import TransformerConfig
+from anymax.models.transformer.block import TransformerBlock, build_norm
+from anymax.models.transformer.config import TransformerConfig
 from anymax.vocabulary import OutputLayer
 
 
 class TransformerLM(LanguageModel):
     """Words in, the loss of the words that follow out.
 
-    Vectors of the input are scaled by the root of their dimension and told their positions; then come blocks of
-    attention and feed-forward layers, each of which normalises what it reads and adds what it found.
+    Vectors of the input are scaled by the root of their dimension and told their positions; then come causal blocks of
+    attention and feed-forward layers (`TransformerBlock`).
 
     Args:
         input: a layer from ids to vectors of model_dim, as in `anymax.vocabulary`.
@@ -53,9 +54,9 @@ class TransformerLM(LanguageModel):
         self.config = config
         self.input = input
         self.blocks = nn.ModuleList(
-            Block(config, None if mapping is None else mapping()) for _ in range(config.num_layers)
+            TransformerBlock(config, mapping=None if mapping is None else mapping()) for _ in range(config.num_layers)
         )
-        self.final_norm = _norm(config) if config.final_norm else None
+        self.final_norm = build_norm(config) if config.final_norm else None
         self.output = output
 
     def hidden(self, ids: Tensor, cache: Sequence[KeyValueCache] | None = None) -> Tensor:
@@ -70,7 +71,7 @@ class TransformerLM(LanguageModel):
         start = 0 if caches[0] is None else caches[0].length
         hidden_BND = F.dropout(self._embed(ids, start), self.config.dropout, self.training)
         for block, of_block in zip(self.blocks, caches, strict=True):
-            hidden_BND = block(hidden_BND, of_block)
+            hidden_BND = block(hidden_BND, is_causal=True, cache=of_block)
         return hidden_BND if self.final_norm is None else self.final_norm(hidden_BND)
 
     def new_cache(self, max_length: int) -> list[KeyValueCache]:
@@ -100,54 +101,3 @@ class TransformerLM(LanguageModel):
         if self.config.positions != "sinusoidal":
             return vectors_BND
         return vectors_BND + sinusoids(ids.shape[1], model_dim, start=start, device=ids.device).to(dtype)
-
-
-class Block(nn.Module):
-    """Causal attention and a feed-forward layer; each reads normalised vectors and adds to the unnormalised ones."""
-
-    def __init__(self, config: TransformerConfig, mapping: Mapping | None) -> None:
-        super().__init__()
-        self.dropout = config.dropout
-        self.attention_norm = _norm(config)
-        self.attention = MultiHeadAttention(
-            config.model_dim,
-            config.num_heads,
-            mapping=mapping,
-            dropout=config.attention_dropout,
-            rotary=config.positions == "rotary",
-        )
-        self.feed_forward_norm = _norm(config)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, hidden_BND: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        gathered_BND = self.attention(self.attention_norm(hidden_BND), is_causal=True, cache=cache)
-        hidden_BND = hidden_BND + F.dropout(gathered_BND, self.dropout, self.training)
-        changed_BND = self.feed_forward(self.feed_forward_norm(hidden_BND))
-        return hidden_BND + F.dropout(changed_BND, self.dropout, self.training)
-
-
-class FeedForward(nn.Module):
-    """Two linear layers with ReLU between them, or with SwiGLU: the swish of a gate times the first layer."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.dropout = config.activation_dropout
-        self.inner = nn.Linear(config.model_dim, config.ffn_dim)
-        self.gate = nn.Linear(config.model_dim, config.ffn_dim) if config.activation == "swiglu" else None
-        self.outer = nn.Linear(config.ffn_dim, config.model_dim)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        for layer in (self.inner, self.gate, self.outer):
-            if layer is not None:
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
-
-    def forward(self, hidden_BND: Tensor) -> Tensor:
-        inner = self.inner(hidden_BND)
-        active = inner.relu() if self.gate is None else F.silu(self.gate(hidden_BND)) * inner
-        return self.outer(F.dropout(active, self.dropout, self.training))
-
-
-def _norm(config: TransformerConfig) -> nn.Module:
-    return nn.LayerNorm(config.model_dim) if config.norm == "layer" else nn.RMSNorm(config.model_dim)

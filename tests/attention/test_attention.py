@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import anymax
-from anymax.attention import KeyValueCache, MultiHeadAttention, rotate, sinusoids
+from anymax.attention import KeyValueCache, MultiHeadAttention, expand_key_mask, rotate, sinusoids
 
 D, H = 12, 3
 MAPPINGS = {
@@ -211,6 +211,33 @@ def test_a_mask_covers_the_keys_of_the_cache() -> None:
         torch.testing.assert_close(last, layer(x, mask=mask, is_causal=True)[:, 3:])
 
 
+def test_precomputed_keys_and_values_are_those_of_the_encoder_with_their_gradients(
+    attention: MultiHeadAttention,
+) -> None:
+    query, key, value = torch.randn(2, 4, D), torch.randn(2, 6, D, requires_grad=True), torch.randn(2, 6, D)
+    key_mask = torch.arange(6) < torch.tensor([[6], [2]])
+    for values, mask in ((None, None), (value, None), (None, key_mask), (value, key_mask), (value, key_mask[1:])):
+        whole = attention(query, key, values, mask=None if mask is None else expand_key_mask(mask))
+        cache = attention.precompute(key, values, key_mask=mask)
+        torch.testing.assert_close(attention(query, cache=cache), whole)
+        torch.testing.assert_close(gradients(attention(query, cache=cache).sum(), key), gradients(whole.sum(), key))
+        cache.reorder(torch.tensor([1, 0, 1]))
+        torch.testing.assert_close(attention(query[[1, 0, 1]], cache=cache), whole[[1, 0, 1]])
+
+
+@torch.no_grad()
+def test_a_reordered_cache_holds_the_rows_that_were_named() -> None:
+    layer, x = trained(MultiHeadAttention(D, H, rotary=True, mapping=anymax.Entmax(1.5))), torch.randn(3, 5, D)
+    for index in ([2, 0, 1], [0, 2], [1, 1, 1, 0], []):
+        cache = KeyValueCache(6)
+        cache.reorder(torch.tensor([7]))
+        layer(x[:, :3], is_causal=True, cache=cache)
+        cache.reorder(torch.tensor(index, dtype=torch.int32))
+        last = layer(x[index, 3:], is_causal=True, cache=cache)
+        torch.testing.assert_close(last, layer(x[index], is_causal=True)[:, 3:])
+        assert cache.length == 5
+
+
 def test_dropout_is_of_probabilities_and_off_in_evaluation() -> None:
     x = torch.randn(2, 5, D)
     for mapping in (None, anymax.Entmax(1.5)):
@@ -317,3 +344,44 @@ def test_a_cache_refuses_what_does_not_fit() -> None:
         with pytest.raises(ValueError, match="begin a new cache"):
             layer(x[:1, :1], is_causal=True, cache=cache)
     assert cache.length == 5
+
+
+def test_caches_refuse_to_be_reordered_by_what_names_no_rows() -> None:
+    layer, x, growing = MultiHeadAttention(D, H), torch.randn(2, 5, D), KeyValueCache(5)
+    with torch.no_grad():
+        layer(x, cache=growing)
+    for cache in (growing, layer.precompute(x)):
+        with pytest.raises(
+            TypeError, match=r"index must be a tensor of int32 or int64, got torch.bool; .* mask.nonzero"
+        ):
+            cache.reorder(torch.tensor([True, False]))
+        with pytest.raises(TypeError, match="index must be a tensor of int32 or int64, got list"):
+            cache.reorder([0, 1])
+        with pytest.raises(ValueError, match=r"index must have one dimension.* got shape \(1, 2\)"):
+            cache.reorder(torch.tensor([[0, 1]]))
+        for wrong in (-1, 2):
+            with pytest.raises(ValueError, match=rf"rows of the batch, from 0 to 1, got \[0, {wrong}\]"):
+                cache.reorder(torch.tensor([0, wrong]))
+
+
+def test_precomputed_keys_refuse_what_does_not_fit() -> None:
+    layer, x = MultiHeadAttention(D, H), torch.randn(2, 5, D)
+    cache = layer.precompute(x)
+    for name, given in {"key": {"key": x}, "value": {"value": x}, "mask": {"mask": torch.ones(5, 5) == 1}}.items():
+        with pytest.raises(ValueError, match=f"{name} must be left out with a CrossAttentionCache.* precompute"):
+            layer(x, cache=cache, **given)
+    with pytest.raises(ValueError, match="is_causal must be False with a CrossAttentionCache"):
+        layer(x, cache=cache, is_causal=True)
+    for other, query in ((layer, x[:1]), (MultiHeadAttention(D, 4), x)):
+        with pytest.raises(ValueError, match=r"cache must have the batch, heads and width .* got \(2, 3, 4\)"):
+            other(query, cache=cache)
+    with pytest.raises(ValueError, match="rotary must be False to precompute keys"):
+        MultiHeadAttention(D, H, rotary=True).precompute(x)
+    with pytest.raises(ValueError, match="value must have the batch and positions of key"):
+        layer.precompute(x, x[:, 1:])
+    with pytest.raises(ValueError, match=r"mask must broadcast to .*\(2, 3, 1, 5\), got \(2, 1, 1, 4\)"):
+        layer.precompute(x, key_mask=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(TypeError, match="mask must be a boolean tensor, true where a key may be attended to"):
+        expand_key_mask(torch.ones(2, 5))
+    with pytest.raises(ValueError, match=r"key_mask must be \(batch, keys\), got shape \(5,\)"):
+        expand_key_mask(torch.ones(5, dtype=torch.bool))

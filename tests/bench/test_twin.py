@@ -14,6 +14,7 @@ from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, 
 V, D = 30, 16
 BANDS = Bands.from_sizes((8, 10, 12), dim=D)
 BODY = TransformerConfig(D, num_layers=2, num_heads=2, ffn_dim=24)
+POST_NORM = TransformerConfig(D, 2, 2, 24, activation="gelu", norm_first=False, norm_eps=1e-2, final_norm=True)
 FINAL_NORM = TransformerConfig(D, num_layers=1, num_heads=2, ffn_dim=24, final_norm=True)
 
 
@@ -34,6 +35,7 @@ MODELS = {
     "ADP": lambda: build("ADP", BODY, BANDS),
     "ADP, tables tied": tables_tied,
     "ADP-T": lambda: build("ADP-T", BODY, BANDS),
+    "SM, post-norm": lambda: build("SM", POST_NORM, BANDS),
     "ADP-T, final norm": lambda: build("ADP-T", FINAL_NORM, BANDS),
 }
 
@@ -79,7 +81,7 @@ def test_a_twin_has_the_same_parameters_and_learns_the_same(name: str, chunk: in
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", ["SM, narrow", "ADP", "ADP-T"])
+@pytest.mark.parametrize("name", ["SM, narrow", "SM, post-norm", "ADP", "ADP-T"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_every_reduction_is_the_same_in_training_and_evaluation(name: str, reduction: str):
     ours = roughened(MODELS[name]())

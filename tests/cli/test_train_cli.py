@@ -72,6 +72,12 @@ def test_options_change_any_setting_of_a_recipe():
     assert "people" in Path("here/lexicon.txt").read_text()
 
 
+def test_every_choice_of_a_transformer_block_is_an_option():
+    options = ["--model.body.activation", "gelu", "--model.body.no-norm-first", "--model.body.norm-eps", "1e-12"]
+    body = new_run("sotu.adaptive_tied", options).config.task.model.body
+    assert (body.activation, body.norm_first, body.norm_eps) == ("gelu", False, 1e-12)
+
+
 def test_published_forms_are_options_that_a_config_keeps():
     options = ["--model.input.windows", "padded", "--evaluation.first-window", "block"]
     config = new_run("wikitext103.character_cnn", options).config

@@ -52,6 +52,7 @@ MAPPINGS = {
 VARIANTS = {
     "paper": {},
     "final norm": {"final_norm": True},
+    "post-norm": {"norm_first": False, "activation": "gelu"},
     "rotary": {"positions": "rotary"},
     "no positions": {"positions": "none"},
     "modern": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "final_norm": True},
@@ -295,7 +296,8 @@ assert "torch" not in sys.modules
         ({"dropout": 1.5}, "dropout must lie between 0 and 1, got 1.5"),
         ({"positions": "learned"}, r"positions must be one of \('sinusoidal', 'rotary', 'none'\), got 'learned'"),
         ({"norm": "batch"}, "norm must be one of"),
-        ({"activation": "gelu"}, "activation must be one of"),
+        ({"activation": "tanh"}, "activation must be one of"),
+        ({"norm_eps": 0.0}, "norm_eps must lie strictly between 0 and 1, got 0.0"),
     ],
     ids=str,
 )

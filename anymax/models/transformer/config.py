@@ -1,4 +1,4 @@
-"""The shape of a Transformer language model, as plain data that imports no torch."""
+"""The shape of a Transformer, as plain data that imports no torch."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
@@ -7,12 +7,12 @@ from anymax.models.sizes import check_sizes
 
 Positions = Literal["sinusoidal", "rotary", "none"]
 Norm = Literal["layer", "rms"]
-Activation = Literal["relu", "swiglu"]
+Activation = Literal["relu", "gelu", "swiglu"]
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Sizes, dropout rates and choices of a decoder; the defaults are those of Baevski and Auli 2019.
+    """Sizes, dropout rates and choices of a stack of blocks; the defaults are those of Baevski and Auli 2019.
 
     Args:
         model_dim: how wide the vectors between blocks are.
@@ -25,7 +25,10 @@ class TransformerConfig:
         final_norm: whether a norm stands after the last block.
         positions: "sinusoidal" vectors added to the input, "rotary" queries and keys, or "none".
         norm: "layer", with weight and bias, or "rms", with a weight.
-        activation: "relu", or "swiglu", whose gate is a third matrix of ffn_dim x model_dim.
+        activation: "relu", "gelu", or "swiglu", whose gate is a third matrix of ffn_dim x model_dim.
+        norm_first: whether norms stand before the layers (pre-norm), or after every residual sum (post-norm).
+        norm_eps: the number that norms add to the mean square or variance; by default torch's, 1e-5 for "layer" and the
+            dtype's own epsilon for "rms". BERT has 1e-12.
     """
 
     carries_state: ClassVar[bool] = False
@@ -42,6 +45,8 @@ class TransformerConfig:
     positions: Positions = "sinusoidal"
     norm: Norm = "layer"
     activation: Activation = "relu"
+    norm_first: bool = True
+    norm_eps: float | None = None
 
     def __post_init__(self) -> None:
         check_sizes(self.num_layers, model_dim=self.model_dim, num_heads=self.num_heads, ffn_dim=self.ffn_dim)
@@ -51,6 +56,10 @@ class TransformerConfig:
         for name, choices in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+        if self.norm_eps is not None and not 0 < self.norm_eps < 1:
+            raise ValueError(
+                f"norm_eps must lie strictly between 0 and 1, got {self.norm_eps}; leave it out for torch's default"
+            )
         self._check_widths()
 
     @property

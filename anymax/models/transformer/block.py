@@ -1,0 +1,181 @@
+"""TransformerBlock: the one block that language models, encoders and decoders are stacks of.
+
+Shapes: B batch, N positions, D the model's dimension.
+"""
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anymax.attention import CrossAttentionCache, KeyValueCache, MultiHeadAttention, expand_key_mask
+from anymax.attention.multi_head import Mapping
+from anymax.models.transformer.config import TransformerConfig
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention, cross-attention if it has one, and a feed-forward layer, with a residual connection around each.
+
+    With `norm_first` each layer reads normalised vectors and adds to the unnormalised ones (pre-norm); without, each
+    sum is normalised (post-norm). The result for one row of a batch depends neither on its padding nor on other rows.
+
+    Args:
+        config: sizes, dropout rates and choices. Its num_layers, final_norm and sinusoidal positions are left to the
+            model that stacks the blocks.
+        mapping: what turns scores of self-attention into probabilities, as in `MultiHeadAttention`; by default softmax.
+        memory_dim: how wide the vectors of the encoder are that cross-attention attends to; by default there is no
+            cross-attention.
+        cross_mapping: as `mapping`, of the cross-attention.
+
+    Vaswani et al. 2017.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        mapping: Mapping | None = None,
+        memory_dim: int | None = None,
+        cross_mapping: Mapping | None = None,
+    ) -> None:
+        super().__init__()
+        if memory_dim is None and cross_mapping is not None:
+            raise ValueError(
+                "cross_mapping must be None for a block without cross-attention, got one; give memory_dim too"
+            )
+        self.dropout = config.dropout
+        self.norm_first = config.norm_first
+        self.attention_norm = build_norm(config)
+        self.attention = MultiHeadAttention(
+            config.model_dim,
+            config.num_heads,
+            mapping=mapping,
+            dropout=config.attention_dropout,
+            rotary=config.positions == "rotary",
+        )
+        self.cross_attention_norm: nn.Module | None = None
+        self.cross_attention: MultiHeadAttention | None = None
+        if memory_dim is not None:
+            self.cross_attention_norm = build_norm(config)
+            self.cross_attention = MultiHeadAttention(
+                config.model_dim,
+                config.num_heads,
+                mapping=cross_mapping,
+                dropout=config.attention_dropout,
+                kv_dim=memory_dim,
+            )
+        self.feed_forward_norm = build_norm(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        *,
+        is_causal: bool = False,
+        key_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        memory_cache: CrossAttentionCache | None = None,
+    ) -> Tensor:
+        """The next vectors, in the shape of `hidden`.
+
+        Args:
+            hidden: (batch, positions, model_dim).
+            is_causal: a position attends to itself and earlier ones only, as in a decoder.
+            key_mask: (batch, positions), true where a position may be attended to: false for padding. With a cache, of
+                its positions and the new ones.
+            cache: keys and values of the positions before these; these are added to it.
+            memory: (batch, memory positions, memory_dim), the encoder's output, for a block with cross-attention.
+            memory_mask: (batch, memory positions), true where a position of `memory` may be attended to.
+            memory_cache: in place of `memory` and `memory_mask`, what `precompute` made of them.
+        """
+        mask = None if key_mask is None else expand_key_mask(key_mask)
+        hidden = self._add(
+            hidden,
+            self.attention_norm,
+            lambda hidden_BND: self.attention(hidden_BND, mask=mask, is_causal=is_causal, cache=cache),
+        )
+        hidden = self._add_memory(hidden, memory, memory_mask, memory_cache)
+        return self._add(hidden, self.feed_forward_norm, self.feed_forward)
+
+    def precompute(self, memory: Tensor, memory_mask: Tensor | None = None) -> CrossAttentionCache:
+        """Keys and values of the encoder's output, for decoding to compute them once; arguments as in `forward`."""
+        if self.cross_attention is None:
+            raise ValueError(
+                "memory must be left out of a block without cross-attention, got one; build the block with memory_dim"
+            )
+        return self.cross_attention.precompute(memory, key_mask=memory_mask)
+
+    def _add_memory(
+        self,
+        hidden_BND: Tensor,
+        memory: Tensor | None,
+        memory_mask: Tensor | None,
+        memory_cache: CrossAttentionCache | None,
+    ) -> Tensor:
+        given = {"memory": memory, "memory_mask": memory_mask, "memory_cache": memory_cache}
+        names = [name for name, value in given.items() if value is not None]
+        norm, cross_attention = self.cross_attention_norm, self.cross_attention
+        if norm is None or cross_attention is None:
+            if names:
+                raise ValueError(
+                    f"{names[0]} must be left out of a block without cross-attention, got one; "
+                    "build the block with memory_dim"
+                )
+            return hidden_BND
+        if names not in (["memory"], ["memory", "memory_mask"], ["memory_cache"]):
+            raise ValueError(
+                "a block with cross-attention must get memory, with or without memory_mask, or else memory_cache, "
+                f"got {' and '.join(names) or 'none of them'}"
+            )
+        mask = None if memory_mask is None else expand_key_mask(memory_mask)
+        return self._add(
+            hidden_BND, norm, lambda query_BND: cross_attention(query_BND, memory, mask=mask, cache=memory_cache)
+        )
+
+    def _add(self, hidden_BND: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return hidden_BND + F.dropout(layer(norm(hidden_BND)), self.dropout, self.training)
+        summed_BND: Tensor = norm(hidden_BND + F.dropout(layer(hidden_BND), self.dropout, self.training))
+        return summed_BND
+
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}, norm_first={self.norm_first}"
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with ReLU or GELU between them, or with SwiGLU: the swish of a gate times the first layer."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.dropout = config.activation_dropout
+        self.inner = nn.Linear(config.model_dim, config.ffn_dim)
+        self.gate = nn.Linear(config.model_dim, config.ffn_dim) if config.activation == "swiglu" else None
+        self.outer = nn.Linear(config.ffn_dim, config.model_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for layer in (self.inner, self.gate, self.outer):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, hidden_BND: Tensor) -> Tensor:
+        inner = self.inner(hidden_BND)
+        if self.gate is not None:
+            active = F.silu(self.gate(hidden_BND)) * inner
+        else:
+            active = F.gelu(inner) if self.activation == "gelu" else inner.relu()
+        return self.outer(F.dropout(active, self.dropout, self.training))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}, dropout={self.dropout}"
+
+
+def build_norm(config: TransformerConfig) -> nn.Module:
+    """A norm of the config's kind; also for the one after the last block."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.model_dim, eps=config.norm_eps)
+    return nn.LayerNorm(config.model_dim, eps=1e-5 if config.norm_eps is None else config.norm_eps)
