@@ -17,60 +17,29 @@ from anymax import structured as structured
 from anymax import training as training
 from anymax import transforms as transforms
 from anymax import vocabulary as vocabulary
-from anymax.kernels import use_backend
-from anymax.losses import (
-    entmax_loss,
-    fenchel_young_loss,
-    linear_cross_entropy,
-    linear_entmax_loss,
-    linear_mixture_loss,
-    sparsemax_loss,
-)
-from anymax.mappings import (
-    Entmax,
-    LearnedEntmax,
-    LearnedTau,
-    annealed_tau,
-    argmax,
-    entmax,
-    gumbel_softmax,
-    normmax,
-    regularized_argmax,
-    sigsoftmax,
-    softmax,
-    sparsemax,
-    subset_marginals,
-    topk_sparsemax,
-    topk_sparsemax_is_exact,
-)
-from anymax.transforms import PLIF, MonotonicNetwork, Sig
-from anymax.version import __version__
-
-__all__ = [
-    "PLIF",
-    "Entmax",
-    "LearnedEntmax",
-    "LearnedTau",
-    "MonotonicNetwork",
-    "Sig",
-    "__version__",
-    "annealed_tau",
-    "argmax",
-    "entmax",
-    "entmax_loss",
-    "fenchel_young_loss",
-    "gumbel_softmax",
-    "linear_cross_entropy",
-    "linear_entmax_loss",
-    "linear_mixture_loss",
-    "normmax",
-    "regularized_argmax",
-    "sigsoftmax",
-    "softmax",
-    "sparsemax",
-    "sparsemax_loss",
-    "subset_marginals",
-    "topk_sparsemax",
-    "topk_sparsemax_is_exact",
-    "use_backend",
-]
+from anymax.kernels import use_backend as use_backend
+from anymax.losses import entmax_loss as entmax_loss
+from anymax.losses import fenchel_young_loss as fenchel_young_loss
+from anymax.losses import linear_cross_entropy as linear_cross_entropy
+from anymax.losses import linear_entmax_loss as linear_entmax_loss
+from anymax.losses import linear_mixture_loss as linear_mixture_loss
+from anymax.losses import sparsemax_loss as sparsemax_loss
+from anymax.mappings import Entmax as Entmax
+from anymax.mappings import LearnedEntmax as LearnedEntmax
+from anymax.mappings import LearnedTau as LearnedTau
+from anymax.mappings import annealed_tau as annealed_tau
+from anymax.mappings import argmax as argmax
+from anymax.mappings import entmax as entmax
+from anymax.mappings import gumbel_softmax as gumbel_softmax
+from anymax.mappings import normmax as normmax
+from anymax.mappings import regularized_argmax as regularized_argmax
+from anymax.mappings import sigsoftmax as sigsoftmax
+from anymax.mappings import softmax as softmax
+from anymax.mappings import sparsemax as sparsemax
+from anymax.mappings import subset_marginals as subset_marginals
+from anymax.mappings import topk_sparsemax as topk_sparsemax
+from anymax.mappings import topk_sparsemax_is_exact as topk_sparsemax_is_exact
+from anymax.transforms import PLIF as PLIF
+from anymax.transforms import MonotonicNetwork as MonotonicNetwork
+from anymax.transforms import Sig as Sig
+from anymax.version import __version__ as __version__

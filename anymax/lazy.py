@@ -1,29 +1,41 @@
-"""Packages whose names are loaded when first used, so that importing one costs nothing."""
+"""Packages whose names are loaded when first used, so that importing one costs nothing.
+
+The stub of a package, `__init__.pyi`, is the one place that lists its public names: type checkers read it, and so does
+`attach`.
+"""
 
 import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def attach(package: str, home_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The module functions `__getattr__` and `__dir__` of a package.
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The module functions `__getattr__` and `__dir__` of a package and its `__all__`, as its stub says.
 
-    Args:
-        home_of: the module that each public name stands in; a module stands in itself.
+    `from package import folder as folder` in the stub offers a folder, which is no part of `__all__`.
     """
+    home_of = read_stub(Path(next(iter(sys.modules[package].__path__)), "__init__.pyi"))
 
     def load(name: str) -> Any:
         if name not in home_of:
             raise _error(package, name)
-        module = importlib.import_module(home_of[name])
-        value = module if home_of[name] == f"{package}.{name}" else getattr(module, name)
+        home = home_of[name]
+        value = importlib.import_module(f"{home}.{name}" if home == package else home)
+        if home != package:
+            value = getattr(value, name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted({*home_of, *vars(sys.modules[package]).get("__all__", ())})
+    return load, lambda: sorted(home_of), sorted(name for name, home in home_of.items() if home != package)
+
+
+def read_stub(stub: Path) -> dict[str, str]:
+    """The module that each name of a stub is imported from."""
+    imports = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
 
 
 def _error(package: str, name: str) -> AttributeError | ImportError:
@@ -38,13 +50,20 @@ def _error(package: str, name: str) -> AttributeError | ImportError:
 
 
 def _folder_of(package: str, name: str) -> str | None:
-    """The folder that has a public name. Its `__init__.py` is read and not run: importing all folders takes seconds."""
+    """The folder that has a public name. Its files are read and not run: importing all folders takes seconds."""
     if name.startswith("_"):
         return None
     for path in sorted(Path(next(iter(sys.modules[package].__path__))).glob("*/__init__.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "_HOME_OF"):
-                listed = node.value.keys if isinstance(node.value, ast.Dict) else getattr(node.value, "elts", [])
-                if any(isinstance(entry, ast.Constant) and entry.value == name for entry in listed):
-                    return f"{package}.{path.parent.name}"
+        stub = path.with_suffix(".pyi")
+        if name in (read_stub(stub) if stub.exists() else _listed(path)):
+            return f"{package}.{path.parent.name}"
     return None
+
+
+def _listed(init: Path) -> list[str]:
+    """The `__all__` of a package that imports its names at once."""
+    for node in ast.parse(init.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    return []

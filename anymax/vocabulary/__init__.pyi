@@ -1,0 +1,13 @@
+from anymax.vocabulary.adaptive_input import AdaptiveInput as AdaptiveInput
+from anymax.vocabulary.adaptive_output import AdaptiveOutput as AdaptiveOutput
+from anymax.vocabulary.bands import Bands as Bands
+from anymax.vocabulary.character_input import CharacterInput as CharacterInput
+from anymax.vocabulary.cost import Cost as Cost
+from anymax.vocabulary.cost import measure_cost as measure_cost
+from anymax.vocabulary.fixed_input import FixedInput as FixedInput
+from anymax.vocabulary.full_output import FullOutput as FullOutput
+from anymax.vocabulary.mixture_output import MixtureOutput as MixtureOutput
+from anymax.vocabulary.output import OutputLayer as OutputLayer
+from anymax.vocabulary.output import TopK as TopK
+from anymax.vocabulary.sparse_output import SparseOutput as SparseOutput
+from anymax.vocabulary.tying import tie_ as tie_
