@@ -20,7 +20,7 @@ from anymax.data.text import BPE, Text, Words
 from anymax.data.units import Units
 from anymax.data.words import Splitting
 from anymax.data.writing import replacing
-from anymax.files import check_file
+from anymax.files import DamagedError, read_json
 
 Announce = Callable[[str], None]
 
@@ -247,15 +247,12 @@ def _throttled(announce: Announce | None, what: str) -> Progress | None:
 
 def _read_data(folder: Path) -> dict[str, Any]:
     path = folder / DATA_FILE
-    check_file(path, "the data.json of a run")
-    try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
-        is_whole = isinstance(values["name"], str) and values["splitting"] in get_args(Splitting)
-        is_whole = is_whole and all(isinstance(text, str) for text in dict(values["identity"]).values())
-    except (ValueError, LookupError, TypeError, RecursionError):
-        is_whole = False
-    if not is_whole:
-        raise ValueError(f"{path} was changed or cut since it was saved; restore it, or start a new run")
+    values = read_json(path)
+    identity = values.get("identity")
+    hashes = [*identity.values()] if isinstance(identity, dict) else [None]
+    is_whole = isinstance(values.get("name"), str) and values.get("splitting") in get_args(Splitting)
+    if not is_whole or not all(isinstance(hash, str) for hash in hashes):
+        raise DamagedError(f"{path} was changed since it was saved; restore it, or start a new run")
     return values
 
 
