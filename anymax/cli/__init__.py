@@ -8,11 +8,15 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from anymax.cli import analyze, bench, compare, doctor, evaluate, finetune, generate, prepare, recipes, train
+from anymax.cli.train import INTERRUPTED
 from anymax.version import __version__
 
 DESCRIPTION = """Everything that can stand where softmax stands: sparse, learnable and structured choices for PyTorch.
 `anymax VERB --help` says more about a verb, `anymax --version` prints the version."""
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+
+# What a shell reports of a process that SIGPIPE ended.
+BROKEN_PIPE = 141
 
 # Verbs whose options depend on what they are given; they read their arguments by themselves.
 WHOLE = {
@@ -35,25 +39,51 @@ app.command(doctor.doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 1 for a negative answer, 2 for a mistake in the command."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:
-        print(f"anymax {__version__}")
-        return 0
+    """Run the command line and return its exit code.
+
+    0; 1 for a negative answer; 2 for a mistake in the command; 130 where it was interrupted; 141 where nobody reads
+    what it prints any more.
+    """
     try:
-        if given and given[0] in WHOLE:
-            return WHOLE[given[0]](given[1:])
-        code = app.cli(prog="anymax", description=DESCRIPTION, args=given or ["--help"], config=_STYLE)
+        try:
+            return _answer(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            # Not when Python ends, which would print a traceback where nobody reads it any more.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does; what is still to be written goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        _close_output()
+        return BROKEN_PIPE
+    except SystemExit as leaving:
+        # The parser and rich leave by it, rich also where the reader is gone.
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        _close_output()
+        return BROKEN_PIPE
     # Files and packages that are missing, and disks that are full, are told in one line too.
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"anymax: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("anymax: stopped", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+
+
+def _answer(given: list[str]) -> int:
+    if given == ["--version"]:
+        print(f"anymax {__version__}")
+        return 0
+    if given and given[0] in WHOLE:
+        return WHOLE[given[0]](given[1:])
+    code = app.cli(prog="anymax", description=DESCRIPTION, args=given or ["--help"], config=_STYLE)
     assert isinstance(code, int), "every verb returns its exit code"
     return code
+
+
+def _close_output() -> None:
+    """Drop what is still to be written, as the reader of standard output or standard error is gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -13,7 +13,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from anymax.cli.progress import Announcer
+from anymax.cli.progress import Announcer, say
 from anymax.training.config import RunConfig
 from anymax.training.dirichlet_config import Dirichlet
 
@@ -73,16 +73,15 @@ def bottleneck(
             clamp=clamp,
             announce=announce,
         )
-    console = Console()
-    console.print(report.terminal(measured), highlight=False)
+    Console().print(report.terminal(measured), highlight=False)
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
     file = folder / f"bottleneck-{split}.json"
     write_json(file, measured.as_dict())
-    console.print(f"Wrote {file}", highlight=False, soft_wrap=True)
+    say(f"Wrote {file}")
     if importlib.util.find_spec("matplotlib") is not None:
         report.plot(file.with_suffix(".png"), measured)
-        console.print(f"Drew {file.with_suffix('.png')}", highlight=False, soft_wrap=True)
+        say(f"Drew {file.with_suffix('.png')}")
     return 0
 
 
@@ -104,7 +103,7 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
         raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
-    Console().print(f"Drew {draw_latent(task, run)}", highlight=False, soft_wrap=True)
+    say(f"Drew {draw_latent(task, run)}")
     return 0
 
 
@@ -156,15 +155,15 @@ def dirichlet(
     with Announcer() as announce:
         study.train_all(runs, jobs=jobs, announce=announce)
         results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
-    console, page = Console(), folder / "dirichlet.md"
+    page = folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})
     page.write_text(report.markdown(results, untrained, command), encoding="utf-8")
     write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
-    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", highlight=False, soft_wrap=True)
+    say(f"Wrote {page} and {folder / 'dirichlet.json'}")
     if importlib.util.find_spec("matplotlib") is not None:
         report.plot(folder / "dirichlet.png", results, untrained)
-        console.print(f"Drew {folder / 'dirichlet.png'}", highlight=False, soft_wrap=True)
+        say(f"Drew {folder / 'dirichlet.png'}")
     return 0
 
 

@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from tyro.conf import arg
 from tyro.extras import SubcommandApp
 
+from anymax.cli.progress import say
+
 app = SubcommandApp()
 
 _Flag = arg(help_behavior_hint="")
@@ -110,7 +112,7 @@ def growth(
     measured = _run(cases.measure, settings, comparison, _command("growth", quick, threads), output, json)
     if plot is not None:
         cases.plot(measured, plot)
-        Console().print(f"Drew {plot}", highlight=False)
+        say(f"Drew {plot}")
     return 0
 
 
@@ -231,7 +233,7 @@ def _write(pages: dict[Path | None, str]) -> None:
     for path, text in pages.items():
         if path is not None:
             path.write_text(text, encoding="utf-8")
-            Console().print(f"Wrote {path}", highlight=False)
+            say(f"Wrote {path}")
 
 
 def _command(subject: str, quick: bool, threads: int | None, *words: str) -> str:

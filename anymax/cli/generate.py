@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from tyro.conf import Positional, arg
+
+from anymax.cli.progress import say
 
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: no limit)")
 
@@ -47,8 +48,8 @@ def generate(
     )
     for number, continuation in enumerate(texts):
         if number:
-            print("---")
-        Console().print(continuation, markup=False, highlight=False, soft_wrap=True)
+            say("---")
+        say(continuation)
     return 0
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def say(text: str) -> None:
+    """Print text to standard output as it is, in its order with what is said on standard error."""
+    print(text, flush=True)
+
+
 class Announcer:
     """Shows what is being done: `announce("encoding: 10 lines")`, however often.
 
@@ -23,7 +28,7 @@ class Announcer:
     """
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, emoji=False)
         self._status = self._console.status("") if self._console.is_terminal else None
         self._text = ""
         self._said = -math.inf
@@ -70,7 +75,7 @@ class Terminal:
 
     def __init__(self, *, is_likelihood: bool) -> None:
         self._is_likelihood = is_likelihood
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, emoji=False)
         self.announce = Announcer()
         self._bar: Progress | None = None
         self._start: Start | None = None

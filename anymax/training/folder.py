@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -77,8 +78,9 @@ def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:
 def check_new(folder: Path) -> None:
     """Refuse to train anew where a run, or anything else, lies."""
     if (folder / CONFIG).exists():
+        resume = ["anymax", "resume", str(folder)]
         raise ValueError(
-            f"folder must be new, but {folder} holds a run; go on with it by `anymax resume {folder}`, or name another"
+            f"folder must be new, but {folder} holds a run; go on with it by `{shlex.join(resume)}`, or name another"
         )
     if not is_free(folder):
         raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
