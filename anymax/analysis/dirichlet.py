@@ -210,13 +210,14 @@ def _train_in_processes(runs: Sequence[Run], jobs: int, finished: Callable[[Run,
             raise
 
 
-# In a process of the pool: set where it should begin no further run.
+# In a process of the pool: set where it should begin no further run, and the process that started it.
 _leaving: Event | None = None
+_parent: int | None = None
 
 
 def _listen(leaving: Event, parent: int) -> None:
-    global _leaving
-    _leaving = leaving
+    global _leaving, _parent
+    _leaving, _parent = leaving, parent
     process = multiprocessing.parent_process()
     assert process is not None
     end_with_parent(parent, process.join)
@@ -227,9 +228,8 @@ def _train(run: Run) -> str | None:
     if _leaving is not None and _leaving.is_set():
         return "signal"
     stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped
-    process = multiprocessing.parent_process()
-    if stopped == "signal" and process is not None and not process.is_alive():
-        # The pool would wait forever for further runs from a process that has ended.
+    if stopped == "signal" and _parent not in (None, os.getppid()):
+        # The pool would take the next run, and wait for further ones from a process that has ended.
         os._exit(128 + signal.SIGTERM)
     if stopped is None:
         shutil.rmtree(run.folder / CHECKPOINTS)

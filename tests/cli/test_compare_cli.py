@@ -12,8 +12,8 @@ import pytest
 from anymax.cli import compare
 from anymax.cli.train import new_run
 from anymax.training import read_metrics, train
-from anymax.training.lock import BusyError, FolderLock, locked
-from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out
+from anymax.training.lock import locked
+from tests.cli.commands import PLAIN, QUICK, code_of, complaint, is_unlocked, out
 from tests.training.differences import differences
 from tests.training.toys import patient
 
@@ -99,15 +99,6 @@ def test_a_comparison_that_was_killed_resumes_to_the_same_bits():
     assert code_of(*command) == 0
     train(new_run(PLAIN, options).config, "whole")
     assert differences(Path("whole"), run) == []
-
-
-def is_unlocked(folder: Path) -> bool:
-    """Whether no process writes to a folder; one that ended may still be listed."""
-    try:
-        FolderLock(folder).release()
-    except BusyError:
-        return False
-    return True
 
 
 def test_a_training_that_was_stopped_or_failed_is_not_counted_as_trained(
