@@ -45,21 +45,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what it prints any more.
     """
     try:
+        return _answer(list(sys.argv[1:] if arguments is None else arguments))
+    except BrokenPipeError:
+        pass
+    except SystemExit as leaving:
+        # The parser leaves by it, and rich where nobody reads.
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+    _close_output()
+    return BROKEN_PIPE
+
+
+def _answer(given: list[str]) -> int:
+    """Run a command; what is wrong with it is told in a line."""
+    try:
         try:
-            return _answer(list(sys.argv[1:] if arguments is None else arguments))
+            return _run(given)
         finally:
-            # Not when Python ends, which would print a traceback where nobody reads it any more.
+            # Not when Python ends, which prints a traceback where nobody reads.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        _close_output()
-        return BROKEN_PIPE
-    except SystemExit as leaving:
-        # The parser and rich leave by it, rich also where the reader is gone.
-        if not isinstance(leaving.__context__, BrokenPipeError):
-            raise
-        _close_output()
-        return BROKEN_PIPE
+        raise
     # Files and packages that are missing, and disks that are full, are told in one line too.
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"anymax: {error}", file=sys.stderr)
@@ -69,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _answer(given: list[str]) -> int:
+def _run(given: list[str]) -> int:
     if given == ["--version"]:
         print(f"anymax {__version__}")
         return 0
