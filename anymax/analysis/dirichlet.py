@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -210,17 +211,25 @@ def _train_in_processes(runs: Sequence[Run], jobs: int, finished: Callable[[Run,
             raise
 
 
-# In a process of the pool: set where it should begin no further run, and the process that started it.
+# In a process of the pool: set where it should begin no further run.
 _leaving: Event | None = None
-_parent: int | None = None
 
 
 def _listen(leaving: Event, parent: int) -> None:
-    global _leaving, _parent
-    _leaving, _parent = leaving, parent
+    global _leaving
+    _leaving = leaving
+    end_with_parent(parent, _wait_for_parent)
+
+
+def _wait_for_parent() -> None:
     process = multiprocessing.parent_process()
     assert process is not None
-    end_with_parent(parent, process.join)
+    process.join()
+
+
+def _exit_after_parent() -> None:
+    _wait_for_parent()
+    os._exit(128 + signal.SIGTERM)
 
 
 def _train(run: Run) -> str | None:
@@ -228,9 +237,10 @@ def _train(run: Run) -> str | None:
     if _leaving is not None and _leaving.is_set():
         return "signal"
     stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped
-    if stopped == "signal" and _parent not in (None, os.getppid()):
-        # The pool would take the next run, and wait for further ones from a process that has ended.
-        os._exit(128 + signal.SIGTERM)
+    if stopped == "signal" and _leaving is not None:
+        # The pool would take the next run, and wait forever for further ones where it is its parent that ended.
+        _leaving.set()
+        threading.Thread(target=_exit_after_parent, daemon=True).start()
     if stopped is None:
         shutil.rmtree(run.folder / CHECKPOINTS)
     return stopped

@@ -153,7 +153,7 @@ def dirichlet(
     from anymax.training.folder import write_json
 
     recipes = _dirichlet_recipes(outputs, contexts, words, steps)
-    check_counts(seeds=seeds, jobs=jobs)
+    check_counts(seeds=seeds, jobs=jobs, dims=len(dims), concentrations=len(concentrations))
     runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -28,6 +29,7 @@ from anymax.training.config import TaskConfig
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 from anymax.training.lock import locked
+from anymax.training.signals import PARENT
 
 if TYPE_CHECKING:
     from anymax.analysis.comparison import Result
@@ -104,14 +106,12 @@ def _compare(given: Comparison, options: list[str], command: str) -> int:
         ended = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
     failed = {job: code for job, code in ended.items() if code not in (0, *STOPPED)}
     if failed:
-        raise ValueError(
-            "a training failed: "
-            + "; ".join(f"{job.folder.name}: {_complaint(job, code)}" for job, code in failed.items())
-        )
+        told = [f"{job.folder.name}: {_last_line(job, code)} (more in {job.log})" for job, code in failed.items()]
+        raise ValueError(f"a training failed: {'; '.join(told)}")
     stopped = [_how_far(job) for job, code in ended.items() if code in STOPPED]
     if stopped:
-        told = f"not finished, as stopped by a signal: {', '.join(stopped)}; continue with: {command}"
-        print(f"anymax: {told}", file=sys.stderr)
+        named = ", ".join(stopped)
+        print(f"anymax: not finished, as stopped by a signal: {named}; continue with: {command}", file=sys.stderr)
         return INTERRUPTED
     _report(given, jobs, command)
     return 0
@@ -126,6 +126,8 @@ def _check(given: Comparison, options: list[str]) -> None:
         )
     check_counts(seeds=given.seeds, jobs=given.jobs, tokens=given.tokens)
     check_positive(seconds=given.seconds)
+    if any(word.partition("=")[0] == "--seed" for word in options):
+        raise ValueError("--seed must be left out, as every training has its own; --seeds says how many, from 1")
     named = [name for name in ("--steps", "--epochs") if any(word.partition("=")[0] == name for word in options)]
     budgets = [*named, *(["--tokens"] if given.tokens else []), *(["--seconds"] if given.seconds else [])]
     if len(budgets) > 1:
@@ -183,17 +185,17 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
             speed = f"measuring the speed of {recipe}"
             ended = _run([job], lambda job: _command(job, [*options, *short]), 1, lambda _: announce(speed))
         if ended[job]:
-            raise ValueError(f"{recipe} could not be trained: {_complaint(job, ended[job])}")
+            raise ValueError(f"{recipe} could not be trained: {_last_line(job, ended[job])}")
         before, after = (record for record in read_metrics(job.folder) if record["kind"] == "train")
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
-    job.log.unlink()
+        job.log.unlink(missing_ok=True)
     seconds = (after["items"] - before["items"]) / after["items_per_second"]
     return max(1, round(given.seconds * (after["step"] - before["step"]) / seconds))
 
 
 def _command(job: Job, options: list[str]) -> list[str]:
-    anymax = [sys.executable, "-m", "anymax.cli.child", str(os.getpid())]
+    anymax = [sys.executable, "-m", "anymax"]
     if (job.folder / CONFIG).exists():
         return [*anymax, "resume", str(job.folder)]
     return [*anymax, "train", job.recipe, "--folder", str(job.folder), "--seed", str(job.seed), *options]
@@ -247,8 +249,6 @@ class Children:
         self._announce = announce
 
     def __enter__(self) -> Self:
-        # Nothing is written to it: it ends for its readers when this process does.
-        self._input, self._held = os.pipe()
         self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self
 
@@ -262,17 +262,11 @@ class Children:
             # Also where nobody is left to read the announcement.
             for process in self.running.values():
                 process.wait()
-            os.close(self._input)
-            os.close(self._held)
             signal.signal(signal.SIGTERM, self._before)
 
     def start(self, job: Job, command: list[str]) -> None:
-        """Start a training that writes what it prints to the log of its job."""
-        with open(job.log, "ab") as log:
-            # In a session of its own, so that Ctrl-C reaches it once, from here.
-            self.running[job] = subprocess.Popen(
-                command, stdin=self._input, stdout=log, stderr=log, start_new_session=True
-            )
+        """Start a training."""
+        self.running[job] = _start(job, command)
 
     def ended(self) -> dict[Job, int]:
         """The exit codes of those that ended since the last call."""
@@ -283,11 +277,26 @@ class Children:
         return ended
 
 
-def _complaint(job: Job, code: int) -> str:
-    """What a training that failed printed last, and where the rest is."""
+def _start(job: Job, command: list[str]) -> subprocess.Popen[bytes]:
+    """A training that ends with this process, and writes what it prints to the log of its job."""
+    environment = os.environ | {PARENT: str(os.getpid())}
+    with open(job.log, "ab") as log:
+        # In a session of its own, so that Ctrl-C reaches it once, from here.
+        return subprocess.Popen(
+            command, stdin=_pipe()[0], stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+
+
+@cache
+def _pipe() -> tuple[int, int]:
+    """A pipe that nobody writes to: it ends for its readers when this process does."""
+    return os.pipe()
+
+
+def _last_line(job: Job, code: int) -> str:
+    """What a training that failed printed last."""
     printed = job.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-    last = printed[-1].removeprefix("anymax: ") if printed and code > 0 else f"it ended with code {code}"
-    return f"{last} (all it printed is in {job.log})"
+    return printed[-1].removeprefix("anymax: ") if printed and code > 0 else f"it ended with code {code}"
 
 
 def _how_far(job: Job) -> str:

@@ -24,7 +24,13 @@ def open_lines(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Iter
     Args:
         encoding: how characters are written; any in which a newline is the single byte 10, so not UTF-16.
     """
-    if "\n".encode(encoding) != b"\n":
+    try:
+        newline = "\n".encode(encoding)
+    except LookupError:
+        raise ValueError(
+            f"encoding must be one that Python knows, got {encoding!r}; most texts are in utf-8 or latin-1"
+        ) from None
+    if newline != b"\n":
         raise ValueError(f"encoding must write a newline as one byte, {encoding!r} does not; convert the text to UTF-8")
     return _read_lines(Path(path), encoding)
 

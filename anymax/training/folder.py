@@ -27,7 +27,11 @@ class DamagedError(ValueError):
 
 def read_config(folder: str | os.PathLike[str]) -> RunConfig:
     """The config of a run."""
-    return from_plain(RunConfig, read_plain_config(folder))
+    values = read_plain_config(folder)
+    try:
+        return from_plain(RunConfig, values)
+    except ValueError as error:
+        raise DamagedError(f"{Path(folder) / CONFIG} must be the config of a run, but {error}") from None
 
 
 def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -82,6 +86,8 @@ def check_new(folder: Path) -> None:
         raise ValueError(
             f"folder must be new, but {folder} holds a run; go on with it by `{shlex.join(resume)}`, or name another"
         )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder must be new or empty, but {folder} is a file; name another")
     if not is_free(folder):
         raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
 

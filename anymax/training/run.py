@@ -20,6 +20,7 @@ from anymax.training.denormals import flushed_denormals
 from anymax.training.folder import (
     CHECKPOINTS,
     SUMMARY,
+    TESTED,
     changes,
     check_new,
     check_room,
@@ -113,6 +114,7 @@ def resume(
         else:
             loop.restore(checkpoint)
             del checkpoint
+            _check_steps_left(loop)
         ranks.on_first(lambda: _settle(loop, before))
         return _finish(loop)
 
@@ -221,7 +223,9 @@ def _beginning(config: RunConfig) -> Checkpoint | None:
     """The best checkpoint of the run that another begins with; None where it begins with new weights."""
     if config.start is None:
         return None
-    read_plain_config(config.start)
+    task, ours = read_plain_config(config.start)["task"].get("kind"), as_plain(config.task)["kind"]
+    if task != ours:
+        raise ValueError(f"start must be a run of the same task, {ours}, but {config.start} is one of {task}")
     return Checkpoints(config.start / CHECKPOINTS).load("best")
 
 
@@ -230,6 +234,16 @@ def _check_same_start(config: RunConfig, before: Mapping[str, Any]) -> None:
     now, then = as_plain(config.start), before.get("start")
     if now != then:
         raise ValueError(f"start must stay {then} in a run that has begun, got {now}; train anew in another folder")
+
+
+def _check_steps_left(loop: Loop) -> None:
+    """Refuse a run that would be shorter than it is already."""
+    taken, total = loop.progress.step, loop.total_steps
+    if taken > total:
+        raise ValueError(
+            f"steps must be at least the {taken} that were taken, got {total}; go back to an earlier checkpoint with "
+            "step, or train anew in another folder"
+        )
 
 
 def _begin_with(task: Task, checkpoint: Checkpoint | None) -> None:
@@ -263,6 +277,9 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
         loop.reporter.message(f"going on with another config: {', '.join(changed)}")
         write_config(loop.folder, loop.config)
     (loop.folder / SUMMARY).unlink(missing_ok=True)
+    if step < loop.total_steps:
+        # Measured of the model before, and with the next summary it would tell that the run is tested.
+        (loop.folder / TESTED).unlink(missing_ok=True)
 
 
 def _finish(loop: Loop) -> Outcome:

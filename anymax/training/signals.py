@@ -13,6 +13,8 @@ from types import FrameType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The variable that names the process with which a training ends; its standard input is a pipe that this one holds.
+PARENT = "ANYMAX_PARENT"
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 

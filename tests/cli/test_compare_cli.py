@@ -109,7 +109,7 @@ def test_a_training_that_was_stopped_or_failed_is_not_counted_as_trained(
     ends = {
         "sys.exit(130)": (130, stopped),
         "os.kill(os.getpid(), 15)": (130, stopped),
-        "sys.exit('anymax: no room')": (2, f"a training failed: {PLAIN}-seed-1: no room (all it printed is in both/"),
+        "sys.exit('anymax: no room')": (2, f"a training failed: {PLAIN}-seed-1: no room (more in both/"),
         "os.kill(os.getpid(), 9)": (2, f"a training failed: {PLAIN}-seed-1: it ended with code -9"),
     }
     for script, (code, said) in ends.items():

@@ -122,13 +122,19 @@ def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
         (["compare", PLAIN, PLAIN], "recipes must differ"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
+        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed must be left out"),
+        (["compare", PLAIN, "--toy", "--data.path", "absent.txt", "--tokens", "9"], "absent.txt is neither"),
+        (["compare", PLAIN, "--toy", "--threads", "1", "--data.path", "absent.txt", "--seconds", "1"], "absent.txt is"),
+        (["prepare", "absent.txt"], "absent.txt is neither"),
+        (["prepare", "pydoc", "--bpe", "2"], "size must be at least"),
+        (["analyze", "dirichlet", "--dims"], "dims must be at least 1"),
     ],
 )
 def test_a_mistake_is_told_in_words_and_nothing_is_left_behind(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert re.search(said, complaint(capsys, *arguments))
-    assert not [path for path in Path().rglob("*") if path.is_file()]
+    assert not list(Path().iterdir())
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_the_hint_goes_on_with_it(
@@ -153,6 +159,36 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
     told = capsys.readouterr().err
     assert "removing the checkpoints of later steps: 6" in told and "from step 4" in told
     assert "step must be one that was saved, 4, 6, got 3" in complaint(capsys, "resume", "run", "--step", "3")
+
+
+def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
+    text = own_text()
+    Path("other").mkdir()
+    Path("other/config.json").write_text('{"steps": 3, "mine": 1}')
+    assert code_of("train", "dirichlet.linear", "--toy", "--folder", "another task") == 0
+    mistakes = {
+        f"train --toy --folder {text}": f"folder must be new or empty, but {text} is a file",
+        "train --toy --start 'another task' --folder new": "start must be a run of the same task, LanguageModeling",
+        f"prepare {text} --encoding greek9": "encoding must be one that Python knows, got 'greek9'",
+        "resume run --steps 3": "steps must be at least the 6 that were taken, got 3",
+        "resume other": "other/config.json must be the config of a run, but RunConfig has no field 'mine'",
+        "evaluate run --block 0": "block must be at least 1, got 0",
+        "generate run --seed 99999999999999999999": "seed must be a whole number of 64 bits",
+    }
+    for command, said in mistakes.items():
+        assert said in complaint(capsys, *shlex.split(command))
+    assert not Path("new").exists() and read_config(run).steps == 6
+
+
+def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture[str]):
+    folder = 'it\'s [my] "run" $1 :fire:'
+    text = out(capsys, "train", PLAIN, *QUICK, "--data.path", own_text(), "--folder", folder)
+    commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
+    assert [command[2] for command in commands] == [folder] * 3 and commands[0][3] == "The people"
+    assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
+    told = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
+    for verb, message in zip(("resume", "finetune"), told, strict=True):
+        assert shlex.join(["anymax", verb, folder]) in message
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
