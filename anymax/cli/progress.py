@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from anymax.training.reporting import LOSS_PER_WORD
+
 if TYPE_CHECKING:
     from anymax.training.reporting import EvaluationRecord, Start, TrainRecord
 
@@ -132,9 +134,13 @@ class Terminal:
         self._line(text)
 
     def _describe(self, record: "TrainRecord", item: str) -> str:
-        loss = f"loss {record.loss:.3f}"
+        # In the unit of evaluations, which is the word.
+        value, unit = record.loss, ""
+        if LOSS_PER_WORD in record.log:
+            value, unit = record.log[LOSS_PER_WORD], " per word"
+        loss = f"loss {value:.3f}{unit}"
         if self._is_likelihood:
-            loss += f"  perplexity {math.exp(min(record.loss, 100)):,.1f}"
+            loss += f"  perplexity {math.exp(min(value, 100)):,.1f}{unit}"
         return f"{loss}  {record.items_per_second:,.0f} {item}s/s  lr {record.lr:.2g}"
 
     def _line(self, text: str) -> None:

@@ -1,6 +1,7 @@
 """Training as one types it: recipes, train and resume, and what they say of mistakes."""
 
 import json
+import math
 import re
 import shlex
 import signal
@@ -13,7 +14,7 @@ from anymax.cli.train import new_run
 from anymax.data.random_lengths import RandomLengths
 from anymax.models.estimator_config import Score
 from anymax.recipes import names
-from anymax.training import NonMonotone, read_config
+from anymax.training import NonMonotone, read_config, read_metrics
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")
@@ -40,6 +41,15 @@ def test_training_tells_what_it_does_tests_the_model_and_shows_what_it_writes(ca
     assert "unigram" in captured.out and "A sample:" in captured.out
     tested = json.loads(Path("runs/sotu.adaptive_tied/evaluations/test.json").read_text())
     assert f"perplexity {tested['perplexity']['perplexity']:.2f} per word" in captured.out
+
+
+def test_training_on_subwords_shows_its_loss_per_word_as_evaluations_do(capsys: pytest.CaptureFixture[str]):
+    assert code_of("train", "sotu.bpe_tied", *QUICK, "--folder", "run") == 0
+    shown = re.search(r"step 2/2  loss ([\d.]+) per word  perplexity ([\d.,]+) per word", capsys.readouterr().err)
+    record = [record for record in read_metrics(Path("run")) if record["kind"] == "train"][-1]
+    assert float(shown[1]) == pytest.approx(record["log"]["loss_per_word"], abs=1e-3)
+    assert float(shown[2].replace(",", "")) == pytest.approx(math.exp(record["log"]["loss_per_word"]), rel=1e-3)
+    assert record["log"]["loss_per_word"] > record["loss"]
 
 
 def test_on_a_terminal_training_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
