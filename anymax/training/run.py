@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anymax.data.prepared import Announce
+from anymax.training import bfloat16
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import Device, RunConfig
 from anymax.training.denormals import flushed_denormals
@@ -66,7 +67,7 @@ def train(
         reporter: told what happens, on the first rank; by default nobody.
         announce: told what is prepared before.
     """
-    with _sitting(config) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
+    with _sitting(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
         task = _build(config, folder, ranks, announce)
         _begin_with(task, beginning)
@@ -98,7 +99,7 @@ def resume(
     before = read_plain_config(folder)
     config = config or read_config(folder)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    with _sitting(config) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
+    with _sitting(config, reporter) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
         ranks.on_first(checkpoints.remove_leftovers)
         ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
@@ -194,7 +195,7 @@ def _locked_new(folder: Path, ranks: Ranks, *, number: bool) -> Iterator[tuple[P
 
 
 @contextmanager
-def _sitting(config: RunConfig) -> Iterator[Ranks]:
+def _sitting(config: RunConfig, reporter: Reporter | None) -> Iterator[Ranks]:
     """The ranks of a run, with its threads; what this machine lacks is refused before anything is done."""
     if config.tensorboard:
         check_tensorboard()
@@ -207,9 +208,22 @@ def _sitting(config: RunConfig) -> Iterator[Ranks]:
     try:
         with flushed_denormals(), joined(config.device) as ranks:
             check_precision(config.precision, ranks.device)
+            if config.precision == "bfloat16" and ranks.device.type == "cpu":
+                ranks.on_first(lambda: _warn_of_bfloat16(reporter))
             yield ranks
     finally:
         torch.set_num_threads(threads)
+
+
+def _warn_of_bfloat16(reporter: Reporter | None) -> None:
+    """Refuse a precision that would end the process, and warn of one that is slow; not where nobody listens."""
+    if reporter is None:
+        return
+    measured = bfloat16.measure()
+    if measured.ended_by:
+        raise ValueError(f"precision must be 'float32' here, got 'bfloat16': {measured}; `anymax doctor` says more")
+    if measured.is_slow:
+        reporter.message(f"warning: {measured}; train with precision float32")
 
 
 def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | None) -> Task:
