@@ -266,7 +266,8 @@ def markdown(results: Sequence[Result], command: str) -> str:
 def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
     """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
 
-    At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average.
+    At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average,
+    a diamond for a run that was evaluated once.
     """
     from matplotlib.figure import Figure
 
@@ -295,11 +296,20 @@ def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, st
         places = [point.words / 1e6 if by == "words" else point.seconds for point in result.curve]
         label = None if result.recipe in drawn else result.recipe
         drawn.add(result.recipe)
-        scores = [math.exp(point.loss) for point in result.curve]
-        axes.plot(places, scores, color=colours[result.recipe], label=label, linewidth=1.4)
+        reached = [math.exp(point.loss) for point in result.curve]
+        # A line needs two points; a run that was evaluated once is a diamond.
+        marker = "D" if len(reached) == 1 else ""
+        axes.plot(places, reached, color=colours[result.recipe], label=label, linewidth=1.4, marker=marker)
         first = next((i for i, point in enumerate(result.curve) if point.is_averaged), 0)
         if first > 0:
-            axes.plot(places[first - 1], scores[first - 1], "o", color=colours[result.recipe])
+            axes.plot(places[first - 1], reached[first - 1], "o", color=colours[result.recipe])
+    if all(len(result.curve) == 1 for result in results):
+        # Of single points matplotlib shows a sliver around the first.
+        axes.set_xlim(left=0)
+    scores = {math.exp(point.loss) for result in results for point in result.curve}
+    if len(scores) == 1:
+        # A logarithmic axis needs two ends.
+        axes.set_ylim(min(scores) / 2, 2 * min(scores))
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     # Curves that lie close together have hardly a power of ten between them.

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +30,7 @@ from anymax.training import RunConfig, resume, train
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config, reading_results
 from anymax.training.plain import as_plain
+from anymax.training.signals import end_with_parent
 
 RUNS = "runs"
 NEVER = 2**31
@@ -192,7 +196,7 @@ def _train_in_processes(runs: Sequence[Run], jobs: int, finished: Callable[[Run,
     # Forked processes would share the threads of torch, which do not survive it.
     processes = multiprocessing.get_context("spawn")
     leaving = processes.Event()
-    with ProcessPoolExecutor(min(jobs, len(runs)), processes, _listen, (leaving,)) as pool:
+    with ProcessPoolExecutor(min(jobs, len(runs)), processes, _listen, (leaving, os.getpid())) as pool:
         futures = {pool.submit(_train, run): run for run in runs}
         try:
             for future in as_completed(futures):
@@ -210,9 +214,21 @@ def _train_in_processes(runs: Sequence[Run], jobs: int, finished: Callable[[Run,
 _leaving: Event | None = None
 
 
-def _listen(leaving: Event) -> None:
+def _listen(leaving: Event, parent: int) -> None:
     global _leaving
     _leaving = leaving
+    end_with_parent(parent, _wait_for_parent)
+
+
+def _wait_for_parent() -> None:
+    process = multiprocessing.parent_process()
+    assert process is not None
+    process.join()
+
+
+def _exit_after_parent() -> None:
+    _wait_for_parent()
+    os._exit(128 + signal.SIGTERM)
 
 
 def _train(run: Run) -> str | None:
@@ -220,6 +236,10 @@ def _train(run: Run) -> str | None:
     if _leaving is not None and _leaving.is_set():
         return "signal"
     stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped
+    if stopped == "signal" and _leaving is not None:
+        # The pool would take the next run, and wait forever for further ones where it is its parent that ended.
+        _leaving.set()
+        threading.Thread(target=_exit_after_parent, daemon=True).start()
     if stopped is None:
         shutil.rmtree(run.folder / CHECKPOINTS)
     return stopped

@@ -120,9 +120,13 @@ def plot(path: str | os.PathLike[str], results: Sequence[Measured]) -> None:
         label = result.recipe if result.seed == min(r.seed for r in results) else None
         for axis, name in zip(axes, metrics, strict=True):
             values = [point[name] for point in result.curve.values()]
-            axis.plot(list(result.curve), values, style, color=colour, label=label, linewidth=1.4)
+            # A line needs two points.
+            marker = "D" if len(values) == 1 else ""
+            axis.plot(list(result.curve), values, style, color=colour, label=label, linewidth=1.4, marker=marker)
     for axis, name in zip(axes, metrics, strict=True):
         axis.set(title=name.replace("_", " "), xlabel="step")
+        if all(len(result.curve) == 1 for result in results):
+            axis.set_xlim(left=0)
         clean(axis)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)

@@ -13,9 +13,11 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from anymax.cli.console import Console
-from anymax.cli.progress import Announcer
+from anymax.cli.progress import Announcer, say
+from anymax.training.checks import check_counts
 from anymax.training.config import RunConfig
 from anymax.training.dirichlet_config import Dirichlet
+from anymax.training.lock import locked
 
 if TYPE_CHECKING:
     from anymax.training.image_task import ImageTask
@@ -73,16 +75,15 @@ def bottleneck(
             clamp=clamp,
             announce=announce,
         )
-    console = Console()
-    console.print(report.terminal(measured))
+    Console().print(report.terminal(measured))
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
     file = folder / f"bottleneck-{split}.json"
     write_json(file, measured.as_dict())
-    console.print(f"Wrote {file}", soft_wrap=True)
+    say(f"Wrote {file}")
     if importlib.util.find_spec("matplotlib") is not None:
         report.plot(file.with_suffix(".png"), measured)
-        console.print(f"Drew {file.with_suffix('.png')}", soft_wrap=True)
+        say(f"Drew {file.with_suffix('.png')}")
     return 0
 
 
@@ -104,7 +105,7 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
         raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
-    Console().print(f"Drew {draw_latent(task, run)}", soft_wrap=True)
+    say(f"Drew {draw_latent(task, run)}")
     return 0
 
 
@@ -134,7 +135,7 @@ def dirichlet(
     """Which outputs reach distributions drawn at random, at which dimension: all recipes of `dirichlet` over a grid.
 
     The folder gets a page, a picture where matplotlib is installed, all numbers as JSON, and the trainings.
-    Those that are done are not done again, and one that was stopped goes on: run the same command again.
+    Those that are done are not done again, and one that was stopped continues: run the same command again.
 
     Args:
         dims: how many numbers the vectors of contexts and words have.
@@ -152,19 +153,21 @@ def dirichlet(
     from anymax.training.folder import write_json
 
     recipes = _dirichlet_recipes(outputs, contexts, words, steps)
+    check_counts(seeds=seeds, jobs=jobs, dims=len(dims), concentrations=len(concentrations))
     runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
-    with Announcer() as announce:
-        study.train_all(runs, jobs=jobs, announce=announce)
-        results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
-    console, page = Console(), folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})
-    page.write_text(report.markdown(results, untrained, command), encoding="utf-8", errors="backslashreplace")
-    write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
-    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", soft_wrap=True)
-    if importlib.util.find_spec("matplotlib") is not None:
-        report.plot(folder / "dirichlet.png", results, untrained)
-        console.print(f"Drew {folder / 'dirichlet.png'}", soft_wrap=True)
+    with locked(folder):
+        with Announcer() as announce:
+            study.train_all(runs, jobs=jobs, announce=announce)
+            results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
+        page = folder / "dirichlet.md"
+        page.write_text(report.markdown(results, untrained, command), encoding="utf-8", errors="backslashreplace")
+        write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
+        say(f"Wrote {page} and {folder / 'dirichlet.json'}")
+        if importlib.util.find_spec("matplotlib") is not None:
+            report.plot(folder / "dirichlet.png", results, untrained)
+            say(f"Drew {folder / 'dirichlet.png'}")
     return 0
 
 

@@ -15,6 +15,7 @@ from tyro.conf import arg
 from tyro.extras import SubcommandApp
 
 from anymax.cli.console import Console
+from anymax.cli.progress import say
 
 app = SubcommandApp()
 
@@ -111,7 +112,7 @@ def growth(
     measured = _run(cases.measure, settings, comparison, _command("growth", quick, threads), output, json)
     if plot is not None:
         cases.plot(measured, plot)
-        Console().print(f"Drew {plot}")
+        say(f"Drew {plot}")
     return 0
 
 
@@ -232,7 +233,7 @@ def _write(pages: dict[Path | None, str]) -> None:
     for path, text in pages.items():
         if path is not None:
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
-            Console().print(f"Wrote {path}")
+            say(f"Wrote {path}")
 
 
 def _command(subject: str, quick: bool, threads: int | None, *words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import shutil
 import signal
@@ -11,28 +12,36 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import tyro
 from rich.table import Table
 from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
-from anymax.cli.progress import Announcer
+from anymax.cli.progress import Announcer, say
+from anymax.cli.train import INTERRUPTED, found_from_anywhere, new_run
 from anymax.training import LanguageModeling, read_config, read_metrics
+from anymax.training.checks import check_counts, check_positive
 from anymax.training.config import TaskConfig
 from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
+from anymax.training.lock import locked
+from anymax.training.signals import PARENT
 
 if TYPE_CHECKING:
     from anymax.analysis.comparison import Result
+    from anymax.data.prepared import Announce
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
 # Steps that tell how long a step takes; the later half of them counts.
 CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
+# Exit codes of trainings that a signal stopped; while they start or are tested they do not handle it.
+STOPPED = (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
 WIDE = 140
 
 
@@ -41,7 +50,7 @@ class Comparison:
     """Train recipes with one budget, and set them side by side: one table, learning curves, loss by frequency.
 
     Every further option goes to each training: --steps, --epochs, --threads, --data.root, --optimizer.lr and so on.
-    Trainings that are done are not done again, and one that was stopped goes on: run the same command again.
+    Trainings that are done are not done again, and one that was stopped continues: run the same command again.
 
     Args:
         recipes: names of recipes, as `anymax recipes` lists them.
@@ -78,8 +87,14 @@ def compare(arguments: Sequence[str]) -> int:
     given, options = tyro.cli(
         Comparison, args=list(arguments), prog="anymax compare", return_unknown_args=True, config=_STYLE
     )
+    _check(given, options)
+    # Of two comparisons that start together, the second is refused.
+    with locked(given.folder):
+        return _compare(given, options, shlex.join(["anymax", "compare", *arguments]))
+
+
+def _compare(given: Comparison, options: list[str], command: str) -> int:
     lengths = _lengths(given, options)
-    given.folder.mkdir(parents=True, exist_ok=True)
     jobs = [
         Job(recipe, seed, given.folder / f"{recipe}-seed-{seed}")
         for seed in range(1, given.seeds + 1)
@@ -88,26 +103,44 @@ def compare(arguments: Sequence[str]) -> int:
     for job in jobs:
         _check_settings(job, [*options, *lengths[job.recipe]])
     with Announcer() as announce:
-        failed = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
+        ended = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
+    failed = {job: code for job, code in ended.items() if code not in (0, *STOPPED)}
     if failed:
-        raise ValueError("a training failed: " + "; ".join(f"{job.folder.name} ({job.log})" for job in failed))
-    _report(given, jobs, shlex.join(["anymax", "compare", *arguments]))
+        told = [f"{job.folder.name}: {_last_line(job, code)} (more in {job.log})" for job, code in failed.items()]
+        raise ValueError(f"a training failed: {'; '.join(told)}")
+    stopped = [_how_far(job) for job, code in ended.items() if code in STOPPED]
+    if stopped:
+        named = ", ".join(stopped)
+        print(f"anymax: not finished, as stopped by a signal: {named}; continue with: {command}", file=sys.stderr)
+        return INTERRUPTED
+    _report(given, jobs, command)
     return 0
 
 
-def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
-    """What makes every recipe as long as the budget says; all texts are prepared on the way."""
-    from anymax.cli.train import new_run
-
+def _check(given: Comparison, options: list[str]) -> None:
+    """Refuse what cannot be compared before anything is prepared or trained."""
+    if not given.recipes:
+        raise ValueError(
+            "compare needs the names of recipes, got none; write anymax compare RECIPE RECIPE ..., with names that "
+            "`anymax recipes` lists"
+        )
+    check_counts(seeds=given.seeds, jobs=given.jobs, tokens=given.tokens)
+    check_positive(seconds=given.seconds)
+    if any(word.partition("=")[0] == "--seed" for word in options):
+        raise ValueError("--seed must be left out, as every training has its own; --seeds says how many, from 1")
     named = [name for name in ("--steps", "--epochs") if any(word.partition("=")[0] == name for word in options)]
     budgets = [*named, *(["--tokens"] if given.tokens else []), *(["--seconds"] if given.seconds else [])]
     if len(budgets) > 1:
         raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; leave out all but one")
     if len(set(given.recipes)) < len(given.recipes):
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
-    # A mistake is told here, before anything is trained.
+    first = new_run(given.recipes[0], options).config.task
     for recipe in given.recipes:
-        _check_kind(recipe, given, new_run(recipe, options).config.task, new_run(given.recipes[0], options).config.task)
+        _check_kind(recipe, given, new_run(recipe, options).config.task, first)
+
+
+def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
+    """The options that make every recipe as long as the budget; texts are prepared on the way."""
     if given.tokens is not None:
         return {recipe: ["--epochs", repr(given.tokens / _train_words(recipe, options))] for recipe in given.recipes}
     if given.seconds is not None:
@@ -129,7 +162,6 @@ def _check_kind(recipe: str, given: Comparison, task: TaskConfig, first: TaskCon
 
 
 def _train_words(recipe: str, options: list[str]) -> int:
-    from anymax.cli.train import new_run
     from anymax.data import prepare
 
     with Announcer() as announce:
@@ -141,23 +173,23 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
     assert given.seconds is not None
     if (given.folder / f"{recipe}-seed-1" / CONFIG).exists():
         # Measured when it began; another measurement would give another number.
-        return int(read_plain_config(given.folder / f"{recipe}-seed-1")["steps"])
-    folder = given.folder / f".speed-of-{recipe}"
-    shutil.rmtree(folder, ignore_errors=True)
+        steps = read_plain_config(given.folder / f"{recipe}-seed-1").get("steps")
+        if steps is not None:
+            return int(steps)
+    job = Job(recipe, 1, given.folder / f".speed-of-{recipe}")
+    # What a measurement left that was killed.
+    shutil.rmtree(job.folder, ignore_errors=True)
     short = ["--steps", str(CALIBRATION_STEPS), "--log-every", str(CALIBRATION_STEPS // 2)]
-    with Announcer() as announce:
-        announce(f"measuring the speed of {recipe}")
-        done = subprocess.run(
-            _command(Job(recipe, 1, folder), [*options, *short]),
-            capture_output=True,
-            text=True,
-            errors="backslashreplace",
-            check=False,
-        )
-    if done.returncode:
-        raise ValueError(f"{recipe} could not be trained: {done.stderr[-2000:]}")
-    before, after = (record for record in read_metrics(folder) if record["kind"] == "train")
-    shutil.rmtree(folder)
+    try:
+        with Announcer() as announce:
+            speed = f"measuring the speed of {recipe}"
+            ended = _run([job], lambda job: _command(job, [*options, *short]), 1, lambda _: announce(speed))
+        if ended[job]:
+            raise ValueError(f"{recipe} could not be trained: {_last_line(job, ended[job])}")
+        before, after = (record for record in read_metrics(job.folder) if record["kind"] == "train")
+    finally:
+        shutil.rmtree(job.folder, ignore_errors=True)
+        job.log.unlink(missing_ok=True)
     seconds = (after["items"] - before["items"]) / after["items_per_second"]
     return max(1, round(given.seconds * (after["step"] - before["step"]) / seconds))
 
@@ -173,7 +205,6 @@ def _check_settings(job: Job, options: list[str]) -> None:
     """Refuse to go on with a training of an earlier comparison that had other settings."""
     if not (job.folder / CONFIG).exists():
         return
-    from anymax.cli.train import found_from_anywhere, new_run
     from anymax.training.plain import as_plain
 
     asked = found_from_anywhere(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
@@ -189,42 +220,83 @@ def _is_done(job: Job) -> bool:
     return (job.folder / SUMMARY).exists() and (job.folder / TESTED).exists()
 
 
-def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, announce: Announcer) -> list[Job]:
-    """Train what is not done, so many at a time; those that failed. Ctrl-C and SIGTERM have them save, and end."""
+def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, announce: Announce) -> dict[Job, int]:
+    """Train what is not done, `at_once` at a time; the exit codes of all that ended."""
     waiting = [job for job in jobs if not _is_done(job)]
-    done, failed = len(jobs) - len(waiting), []
-    running: dict[Job, subprocess.Popen[bytes]] = {}
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
+    ended = {job: 0 for job in jobs if job not in waiting}
+    with Children(announce) as children:
+        while waiting or children.running:
+            while waiting and len(children.running) < at_once:
                 job = waiting.pop(0)
-                running[job] = _start(job, command(job))
-            for job, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[job]
-                    done += 1
-                    if process.returncode:
-                        failed.append(job)
-            far = f": {', '.join(map(_how_far, running))}" if running else ""
+                children.start(job, command(job))
+            ended |= children.ended()
+            far = f": {', '.join(map(_how_far, children.running))}" if children.running else ""
+            done = sum(code == 0 for code in ended.values())
             announce(f"{done} of {len(jobs)} trained{far}")
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-    except KeyboardInterrupt:
-        announce("stopping: each training saves where it is")
-        for process in running.values():
+            if children.running:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+    return ended
+
+
+class Children:
+    """Trainings in processes of their own that end with the block, and with this process however it ends.
+
+    Whatever ends the block has them save and waits for them. Ctrl-C and SIGTERM raise KeyboardInterrupt.
+    """
+
+    def __init__(self, announce: Announce) -> None:
+        self.running: dict[Job, subprocess.Popen[bytes]] = {}
+        self._announce = announce
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for process in self.running.values():
             process.terminate()
-        for process in running.values():
-            process.wait()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return failed
+        try:
+            if self.running:
+                self._announce("stopping: each training saves where it is")
+        finally:
+            # Also where nobody is left to read the announcement.
+            for process in self.running.values():
+                process.wait()
+            signal.signal(signal.SIGTERM, self._before)
+
+    def start(self, job: Job, command: list[str]) -> None:
+        """Start a training."""
+        self.running[job] = _start(job, command)
+
+    def ended(self) -> dict[Job, int]:
+        """The exit codes of those that ended since the last call."""
+        codes = {job: process.poll() for job, process in self.running.items()}
+        ended = {job: code for job, code in codes.items() if code is not None}
+        for job in ended:
+            del self.running[job]
+        return ended
 
 
 def _start(job: Job, command: list[str]) -> subprocess.Popen[bytes]:
-    # In a group of its own, so that Ctrl-C reaches it once, from here.
+    """A training that ends with this process, and writes what it prints to the log of its job."""
+    environment = os.environ | {PARENT: str(os.getpid())}
     with open(job.log, "ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        # In a session of its own, so that Ctrl-C reaches it once, from here.
+        return subprocess.Popen(
+            command, stdin=_pipe()[0], stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+
+
+@cache
+def _pipe() -> tuple[int, int]:
+    """A pipe that nobody writes to: it ends for its readers when this process does."""
+    return os.pipe()
+
+
+def _last_line(job: Job, code: int) -> str:
+    """What a training that failed printed last."""
+    printed = job.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    return printed[-1].removeprefix("anymax: ") if printed and code > 0 else f"it ended with code {code}"
 
 
 def _how_far(job: Job) -> str:
@@ -271,11 +343,11 @@ def _show(given: Comparison, table: Table, text: str) -> None:
     console.print(table)
     page = given.folder / "comparison.md"
     page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    console.print(f"Wrote {page}", soft_wrap=True)
+    say(f"Wrote {page}")
 
 
 def _draw(given: Comparison, plot: Callable[[Path], None]) -> None:
     if importlib.util.find_spec("matplotlib") is not None:
         picture = given.folder / "comparison.png"
         plot(picture)
-        Console().print(f"Drew {picture}", soft_wrap=True)
+        say(f"Drew {picture}")

@@ -54,6 +54,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("torch", machine.torch)
     yield Finding("CPU", f"{machine.cpu}, {machine.cores} cores")
     yield _threads(machine.threads, machine.cores)
+    yield _bfloat16()
     yield from _kernels()
     yield _openmp()
     yield _gpu()
@@ -65,6 +66,19 @@ def _threads(threads: int, cores: int) -> Finding:
         advice = f"more threads than cores slow each other down; set OMP_NUM_THREADS={cores}"
         return Finding("threads", f"{threads} on {cores} cores", "problem", advice)
     return Finding("threads", str(threads))
+
+
+def _bfloat16() -> Finding:
+    from anymax.training.bfloat16 import announced, measure
+
+    measured, names = measure(), ", ".join(announced())
+    found = f"{measured}; {f'it announces {names}' if names else 'it announces no instructions for it'}"
+    if measured.ended_by:
+        advice = "train with --precision float32, or keep torch from AMX with ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+        return Finding("bfloat16", found, "problem", advice)
+    if measured.is_slow:
+        return Finding("bfloat16", found, "problem", "train with --precision float32")
+    return Finding("bfloat16", found, "good" if measured.ratio is not None and measured.ratio < 1 else "plain")
 
 
 def _kernels() -> Iterator[Finding]:

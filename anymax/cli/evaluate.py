@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
-from anymax.cli.progress import Announcer, shown
+from anymax.cli.progress import Announcer, say, shown
 from anymax.evaluation.adaptation_config import Adaptation, CachePointer, DynamicEvaluation
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def evaluate(
     changed = [f"{name}-{value}" for name, value in {**given, "step": step}.items() if value is not None]
     changed += [f"{name}-{value}" for name, value in (*_changed(cache, CACHE), *_changed(dynamic, DYNAMIC))]
     for path in write(evaluated, run, "-".join([split, *changed])):
-        Console().print(f"Wrote {path}", soft_wrap=True)
+        say(f"Wrote {path}")
     return 0
 
 
@@ -123,7 +123,7 @@ def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_la
     from anymax.training import open_run
 
     file = measure(open_run(run, step=step).task, run, split, name)
-    Console().print(f"Wrote {file}", soft_wrap=True)
+    say(f"Wrote {file}")
     return 0
 
 
@@ -137,7 +137,7 @@ def measure(task: Task, run: Path, split: Literal["valid", "test"], name: str) -
     with torch.no_grad():
         metrics = task.evaluate(task.model, split)
     for metric, value in metrics.items():
-        Console().print(f"{metric} {shown(value)}")
+        say(f"{metric} {shown(value)}")
     file = run / EVALUATIONS / f"{name}.json"
     file.parent.mkdir(exist_ok=True)
     write_json(file, {"split": split, "metrics": metrics})
@@ -209,14 +209,12 @@ def show(evaluated: Evaluated, *, frequency: bool = True) -> None:
     """Print what was measured."""
     from anymax.evaluation import frequency_report
 
-    console = Console()
     adapted = "" if evaluated.adapt is None else f", {evaluated.adapt.sentence()}"
-    console.print(f"{evaluated.split}{adapted}: {evaluated.perplexity}", soft_wrap=True)
+    say(f"{evaluated.split}{adapted}: {evaluated.perplexity}")
     if evaluated.choices is not None:
-        console.print(f"Choices: {evaluated.choices}", soft_wrap=True)
+        say(f"Choices: {evaluated.choices}")
     if evaluated.baselines is not None:
         unigram, bigram = evaluated.baselines.unigram.perplexity, evaluated.baselines.bigram.perplexity
-        console.print(f"For comparison, models that only count: unigram {unigram:,.2f}, ", end="")
-        console.print(f"interpolated bigram {bigram:,.2f}")
+        say(f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}")
     if frequency:
-        console.print(frequency_report.terminal({"loss": evaluated.by_frequency}))
+        Console().print(frequency_report.terminal({"loss": evaluated.by_frequency}))

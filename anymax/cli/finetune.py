@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from anymax.cli.train import Settings, found_from_anywhere, name_and_options, parse, settings_of, train_in
+from anymax.cli.train import (
+    HELP,
+    Settings,
+    found_from_anywhere,
+    is_help_alone,
+    name_and_options,
+    parse,
+    print_help,
+    settings_of,
+    train_in,
+)
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import SGD, AveragedSGD
 from anymax.training.triggers import AtEpoch, NonMonotone
@@ -30,11 +41,29 @@ class SecondStage:
     folder: Annotated[Path | None, _Folder] = None
 
 
+@dataclass(frozen=True)
+class _Finetune:
+    """Train on from the best weights of a run with averaged SGD, until that no longer helps.
+
+    Every setting of the run is an option too: --optimizer.lr, --stop.window and so on. `anymax finetune RUN --help`
+    lists them with their values.
+
+    Args:
+        run: the folder of the run, which stays as it is.
+        folder: the folder of the new run.
+    """
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    folder: Annotated[Path | None, _Folder] = None
+
+
 def finetune(arguments: Sequence[str]) -> int:
     """Go on from the best weights of a run with averaged SGD, until that no longer helps."""
     name, options = name_and_options(arguments, "")
+    if is_help_alone(name, options):
+        return print_help(_Finetune, "anymax finetune")
     if not name:
-        raise ValueError("finetune needs the folder of a run; write anymax finetune RUN")
+        raise ValueError("finetune needs the folder of a run, got none; write anymax finetune RUN")
     run = Path(name)
     stage = SecondStage(settings_of(second_stage(run, options), options))
     given = parse(stage, options, f"anymax finetune {name}", finetune.__doc__ or "")
@@ -68,9 +97,10 @@ def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedS
         return replace(before, begin=AtEpoch(0))
     if isinstance(before, SGD):
         return AveragedSGD(before.lr, weight_decay=before.weight_decay, begin=AtEpoch(0))
-    if not any(word.partition("=")[0] in ("--optimizer.lr", "--help", "-h") for word in options):
+    if not any(word.partition("=")[0] in ("--optimizer.lr", *HELP) for word in options):
+        command = shlex.join(["anymax", "finetune", str(run), "--optimizer.lr", "1"])
         raise ValueError(
             f"optimizer.lr must be given where a run was trained with {type(before).__name__}, whose rate means "
-            f"something else than that of SGD; write anymax finetune {run} --optimizer.lr 1, or what suits it"
+            f"something else than that of SGD; write {command}, or what suits it"
         )
     return AveragedSGD(before.lr, begin=AtEpoch(0))

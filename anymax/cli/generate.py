@@ -5,7 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from anymax.cli.console import Console
+from anymax.cli.progress import say
+from anymax.training.checks import check_counts
 
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: no limit)")
 
@@ -48,8 +49,8 @@ def generate(
     )
     for number, continuation in enumerate(texts):
         if number:
-            print("---")
-        Console().print(continuation, soft_wrap=True)
+            say("---")
+        say(continuation)
     return 0
 
 
@@ -71,8 +72,9 @@ def continued(
     from anymax.models import generate as draw
     from anymax.training.language_modeling import open_model
 
-    if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
+    check_counts(samples=samples)
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number of 64 bits, got {seed}")
     model, units = open_model(run, "best" if step is None else step)
     eos = units.lexicon.eos
     # A model has read the end of the line before, whatever it continues.

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
-from anymax.cli.progress import Announcer
+from anymax.cli.progress import Announcer, say
 from anymax.cli.train import DEFAULT_RECIPE
 from anymax.data.hub import HUB_SETS, bring
 from anymax.data.named import NAMED, AbsentCorpus, find_root
@@ -73,10 +73,9 @@ def prepare(
             done = _prepare(text, announce)
     except (OSError, ModuleNotFoundError) as error:
         raise ValueError(str(error)) from error
-    console = Console()
-    Console(width=max(console.width, TABLE_WIDTH)).print(_table(done))
+    Console(width=max(Console().width, TABLE_WIDTH)).print(_table(done))
     for line in _remarks(done):
-        console.print(line, soft_wrap=True)
+        say(line)
     return 0
 
 

@@ -9,12 +9,19 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from anymax.cli.console import Console
+from anymax.data.printable import printable
+from anymax.training.reporting import LOSS_PER_WORD
 
 if TYPE_CHECKING:
     from anymax.training.reporting import EvaluationRecord, Start, TrainRecord
 
 # Seconds between two lines where there is no terminal to draw on.
 SECONDS_BETWEEN_LINES = 10.0
+
+
+def say(text: str) -> None:
+    """Print text to standard output as it is written, in its order with what is printed on standard error."""
+    print(printable(text), flush=True)
 
 
 class Announcer:
@@ -128,9 +135,13 @@ class Terminal:
         self._line(text)
 
     def _describe(self, record: "TrainRecord", item: str) -> str:
-        loss = f"loss {record.loss:.3f}"
+        # In the unit of evaluations, which is the word.
+        value, unit = record.loss, ""
+        if LOSS_PER_WORD in record.log:
+            value, unit = record.log[LOSS_PER_WORD], " per word"
+        loss = f"loss {value:.3f}{unit}"
         if self._is_likelihood:
-            loss += f"  perplexity {math.exp(min(record.loss, 100)):,.1f}"
+            loss += f"  perplexity {math.exp(min(value, 100)):,.1f}{unit}"
         return f"{loss}  {record.items_per_second:,.0f} {item}s/s  lr {record.lr:.2g}"
 
     def _line(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import tyro
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from anymax.cli.console import Console, escaping
-from anymax.cli.progress import Announcer, Terminal
+from anymax.cli.console import escaping
+from anymax.cli.progress import Announcer, Terminal, say
 from anymax.training.config import RunConfig, TaskConfig
 from anymax.training.dirichlet_config import Dirichlet
+from anymax.training.folder import CONFIG
 from anymax.training.language_modeling_config import LanguageModeling
 from anymax.training.plain import as_plain
 
@@ -29,6 +31,7 @@ DEFAULT_RECIPE = "sotu.adaptive_tied"
 RUNS = Path("runs")
 # What a shell reports of a process that Ctrl-C ended.
 INTERRUPTED = 130
+HELP = ("--help", "-h")
 _STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")
 _OF_TASK = "--task."
@@ -81,6 +84,22 @@ class OldRun:
     step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the last)")] = None
 
 
+@dataclass(frozen=True)
+class _Resume:
+    """Continue a run where it stopped.
+
+    Every setting of the run is an option too, and a changed one holds from now on: --steps, --optimizer.lr and so on.
+    `anymax resume RUN --help` lists them with the values of the run.
+
+    Args:
+        run: the folder of the run.
+        step: the checkpoint to continue from; later ones are removed.
+    """
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the last)")] = None
+
+
 def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
     name, options = chosen(*name_and_options(arguments, DEFAULT_RECIPE))
@@ -129,8 +148,10 @@ def resume(arguments: Sequence[str]) -> int:
     from anymax.training import read_config
 
     name, options = name_and_options(arguments, "")
+    if is_help_alone(name, options):
+        return print_help(_Resume, "anymax resume")
     if not name:
-        raise ValueError("resume needs the folder of a run; write anymax resume RUN")
+        raise ValueError("resume needs the folder of a run, got none; write anymax resume RUN")
     before = settings_of(read_config(name), options)
     given = parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
     config = given.settings.config()
@@ -143,24 +164,24 @@ def resume(arguments: Sequence[str]) -> int:
 
 def finish(outcome: Outcome) -> int:
     """Say how a run ended; one that ended well is tested, shows what it writes, and tells what to try next."""
-    run, console = outcome.folder, Console()
+    run = outcome.folder
     if int(os.environ.get("RANK", 0)):
         return 0
     if outcome.stopped == "diverged":
         return 1
     if outcome.stopped == "signal":
-        console.print(f"Go on with: anymax resume {run}", soft_wrap=True)
+        say(f"Go on with: {_command('resume', run)}")
         return INTERRUPTED
     if _is_shared():
         # Measuring needs no second process, and one alone cannot join the group again.
-        console.print(f"Trained. Measure it with: anymax evaluate {run}", soft_wrap=True)
+        say(f"Trained. Measure it with: {_command('evaluate', run)}")
         return 0
     from anymax.training import read_config
 
+    longer = _command("resume", run, "--steps", str(2 * outcome.total_steps))
     if not isinstance(read_config(run).task, LanguageModeling):
         _measure(run)
-        again = f"anymax evaluate {run}\n  anymax resume {run} --steps {2 * outcome.total_steps}"
-        console.print(f"\nTry next:\n  {again}", soft_wrap=True)
+        _try_next(_command("evaluate", run), longer)
         return 0
     from anymax.cli.evaluate import show, test
     from anymax.cli.generate import continued
@@ -168,13 +189,20 @@ def finish(outcome: Outcome) -> int:
     with Announcer() as announce:
         evaluated = test(run, announce)
     show(evaluated, frequency=False)
-    console.print("\nA sample:")
-    console.print(continued(run, "", num_tokens=60)[0], soft_wrap=True)
-    next_steps = [f'anymax generate {run} "The people" --top-p 0.9', f"anymax evaluate {run}"]
-    if not outcome.is_early:
-        next_steps.append(f"anymax resume {run} --steps {2 * outcome.total_steps}")
-    console.print("\n  ".join(["\nTry next:", *next_steps]), soft_wrap=True)
+    say("\nA sample:")
+    say(continued(run, "", num_tokens=60)[0])
+    next_steps = [_command("generate", run, "The people", "--top-p", "0.9"), _command("evaluate", run)]
+    _try_next(*next_steps, *([] if outcome.is_early else [longer]))
     return 0
+
+
+def _command(verb: str, run: Path, *options: str) -> str:
+    """A command about a run as a shell reads it, whatever the name of the folder."""
+    return shlex.join(["anymax", verb, str(run), *options])
+
+
+def _try_next(*commands: str) -> None:
+    say("\n  ".join(["\nTry next:", *commands]))
 
 
 def _measure(run: Path) -> None:
@@ -184,18 +212,31 @@ def _measure(run: Path) -> None:
     from anymax.training import open_run
     from anymax.training.image_task import ImageTask
 
-    console, task = Console(), open_run(run).task
-    console.print("\nOn the test split:")
+    task = open_run(run).task
+    say("\nOn the test split:")
     measure(task, run, "test", "test")
     if isinstance(task, ImageTask) and importlib.util.find_spec("matplotlib") is not None:
-        console.print(f"Drew {draw_latent(task, run)}", soft_wrap=True)
+        say(f"Drew {draw_latent(task, run)}")
 
 
 def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
-    """What comes before the options, and the options."""
+    """The argument before the options, and the options; --help may come before it."""
+    if arguments and arguments[0] in HELP:
+        arguments = [*arguments[1:], arguments[0]]
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], list(arguments[1:])
     return default, list(arguments)
+
+
+def is_help_alone(name: str, options: Sequence[str]) -> bool:
+    """Whether help is asked for without a run whose settings it could show."""
+    return any(option in HELP for option in options) and not (name and (Path(name) / CONFIG).exists())
+
+
+def print_help(arguments: type, prog: str) -> int:
+    """Print the help of a command that is missing its run."""
+    tyro.cli(arguments, args=["--help"], prog=prog, config=_STYLE)
+    raise AssertionError("the parser exits after it printed the help")
 
 
 def parse(default: _Arguments, options: list[str], prog: str, description: str) -> _Arguments:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,11 @@ TESTED = f"{EVALUATIONS}/test.json"
 
 def read_config(folder: str | os.PathLike[str]) -> RunConfig:
     """The config of a run."""
-    return from_plain(RunConfig, read_plain_config(folder))
+    values = read_plain_config(folder)
+    try:
+        return from_plain(RunConfig, values)
+    except ValueError as error:
+        raise DamagedError(f"{Path(folder) / CONFIG} must be the config of a run, but {error}") from None
 
 
 def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -72,9 +77,12 @@ def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:
 def check_new(folder: Path) -> None:
     """Refuse to train anew where a run, or anything else, lies."""
     if (folder / CONFIG).exists():
+        resume = ["anymax", "resume", str(folder)]
         raise ValueError(
-            f"folder must be new, but {folder} holds a run; go on with it by `anymax resume {folder}`, or name another"
+            f"folder must be new, but {folder} holds a run; go on with it by `{shlex.join(resume)}`, or name another"
         )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder must be new or empty, but {folder} is a file; name another")
     if not is_free(folder):
         raise ValueError(f"folder must be new or empty, but {folder} holds other files; name another")
 

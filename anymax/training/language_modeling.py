@@ -23,9 +23,14 @@ from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoints import Checkpoints, Which
 from anymax.training.folder import CHECKPOINTS, read_config
 from anymax.training.language_modeling_config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
+from anymax.training.progress import Totals
 from anymax.training.ranks import Ranks
+from anymax.training.reporting import LOSS_PER_WORD
 from anymax.training.task import Step, Task
 from anymax.training.tensors import load_model
+
+# What a step logs of a model of subwords: how many words its targets end.
+WORDS = "words"
 
 
 def build(
@@ -65,6 +70,8 @@ class LanguageModelingTask(Task):
         self.model: LanguageModel = model
         self.ranks = ranks
         self.seed = seed
+        # Of every subword whether a word ends with it; None where the tokens are words.
+        self._ends = None if prepared.subwords is None else torch.tensor(list(prepared.ends_word), dtype=torch.bool)
 
     def batches(self, split: Split) -> Batches:
         tokens, eos = self.prepared.split(split).tokens(), self.prepared.lexicon.eos
@@ -95,11 +102,21 @@ class LanguageModelingTask(Task):
     def step(self, model: nn.Module, batch: Batch, carry: RecurrentState | None) -> Step:
         ids, target = (part.to(self.ranks.device, non_blocking=True) for part in (batch.ids, batch.target))
         loss_sum = model(ids, target, "sum", carry)
-        count = int((batch.target != IGNORE_INDEX).sum())
+        is_counted = batch.target != IGNORE_INDEX
+        count, log = int(is_counted.sum()), dict[str, float]()
+        if self._ends is not None:
+            log[WORDS] = float(self._ends[batch.target[is_counted].long()].sum())
         if self.model.penalty is None:
-            return Step(loss_sum, count, carry, rate=batch.rate)
+            return Step(loss_sum, count, carry, log, rate=batch.rate)
         penalty = float(self.model.penalty)
-        return Step(loss_sum, count, carry, {"penalty": penalty / max(1, count)}, penalty, batch.rate)
+        return Step(loss_sum, count, carry, log | {"penalty": penalty / max(1, count)}, penalty, batch.rate)
+
+    def logged(self, totals: Totals) -> dict[str, float]:
+        log = super().logged(totals)
+        # A few subwords may not end a word.
+        if log.pop(WORDS, 0.0):
+            log[LOSS_PER_WORD] = totals.loss_sum / totals.log[WORDS]
+        return log
 
     def new_carry(self) -> RecurrentState | None:
         return self.model.new_cache(self._block()) if self.model.carries_state else None
@@ -145,7 +162,7 @@ class LanguageModelingTask(Task):
             windows=how.windows,
             first_window=how.first_window,
             rows=how.rows,
-            ends_word=None if units.subwords is None else self._ends_word(),
+            ends_word=self._ends,
             unk=units.lexicon.unk,
             device=self.ranks.device,
             rank=self.ranks.rank,
@@ -158,13 +175,12 @@ class LanguageModelingTask(Task):
     def by_frequency(self, split: Split, *, announce: Announce | None = None) -> LossByFrequency:
         """What adds up the losses of a split by training frequency; its `add` goes to `perplexity` as `each`."""
         words, pieces = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
-        is_by_pieces = self.prepared.subwords is not None
         return LossByFrequency(
             words.tokens(),
             self.prepared.words.counts,
             eos=self.prepared.words.eos,
-            pieces=pieces.tokens() if is_by_pieces else None,
-            ends_word=self._ends_word() if is_by_pieces else None,
+            pieces=None if self._ends is None else pieces.tokens(),
+            ends_word=self._ends,
         )
 
     def save(self, folder: Path) -> None:
@@ -185,9 +201,6 @@ class LanguageModelingTask(Task):
     def _block(self) -> int:
         """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
         return self.config.batching.block or SENTENCE_BLOCK
-
-    def _ends_word(self) -> Tensor:
-        return torch.tensor(list(self.prepared.ends_word), dtype=torch.bool)
 
     def _add_up(self, values: Tensor) -> Tensor:
         return torch.tensor(self.ranks.sum(values.flatten().tolist()), dtype=values.dtype).view_as(values)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from anymax.data.random_lengths import RandomLengths as RandomLengths
 from anymax.data.text import Text
 from anymax.models.language_model_config import LanguageModelConfig, Sparse
+from anymax.training.checks import check_counts
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
@@ -81,8 +82,7 @@ class Evaluation:
     rows: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise ValueError(f"rows must be at least 1, got {self.rows}")
+        check_counts(block=self.block, rows=self.rows)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import socket
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import IO
@@ -104,6 +105,16 @@ class FolderLock:
             f"folder must be free, but process {pid or 'unknown'}{where} is writing to {self.folder}; wait until it "
             "ends, or name another folder"
         )
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[FolderLock]:
+    """Hold the lock of a folder while the block runs."""
+    lock = FolderLock(folder)
+    try:
+        yield lock
+    finally:
+        lock.release()
 
 
 def lock_next(folder: Path) -> tuple[FolderLock, int]:

@@ -210,7 +210,7 @@ class Loop:
             items=progress.items,
             items_per_second=since.count / since.seconds,
             seconds=progress.seconds,
-            log={name: value / since.batches for name, value in since.log.items()} | averaging,
+            log=self.task.logged(since) | averaging,
             watch=watch,
         )
         progress.since_record = Totals()

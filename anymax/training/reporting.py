@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+# Where a record has the loss of a model of subwords in the unit of evaluations.
+LOSS_PER_WORD = "loss_per_word"
+
 
 @dataclass(frozen=True)
 class Start:
@@ -32,13 +35,14 @@ class TrainRecord:
     Args:
         step: how many steps were taken.
         epoch: how often the data was gone over.
-        loss: the mean over all items of these steps.
+        loss: the mean over all items of these steps; per subword where the items are subwords. `log` has it per word
+            then, as evaluations do, under `LOSS_PER_WORD`.
         lr: the rate of the last step.
         gradient_norm: of the last step, before it was clipped.
         items: how many items the run has seen.
         items_per_second: of these steps, without evaluations and checkpoints between them.
         seconds: how long the run has taken, all sittings together.
-        log: means of what the task logs with each step.
+        log: what the task logs: means over batches, unless its `logged` says otherwise.
         watch: values of the model, as what each head of attention learned.
     """
 

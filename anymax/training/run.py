@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from anymax.data.prepared import Announce
+from anymax.training import bfloat16
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import Device, RunConfig
 from anymax.training.denormals import flushed_denormals
 from anymax.training.folder import (
     CHECKPOINTS,
     SUMMARY,
+    TESTED,
     changes,
     check_new,
     check_room,
@@ -65,7 +67,7 @@ def train(
         reporter: told what happens, on the first rank; by default nobody.
         announce: told what is prepared before.
     """
-    with _sitting(config) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
+    with _sitting(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
         task = _build(config, folder, ranks, announce)
         _begin_with(task, beginning)
@@ -97,7 +99,7 @@ def resume(
     before = read_plain_config(folder)
     config = config or read_config(folder)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    with _sitting(config) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
+    with _sitting(config, reporter) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
         ranks.on_first(checkpoints.remove_leftovers)
         ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
@@ -113,6 +115,7 @@ def resume(
         else:
             loop.restore(checkpoint)
             del checkpoint
+            _check_steps_left(loop)
         ranks.on_first(lambda: _settle(loop, before))
         return _finish(loop)
 
@@ -192,7 +195,7 @@ def _locked_new(folder: Path, ranks: Ranks, *, number: bool) -> Iterator[tuple[P
 
 
 @contextmanager
-def _sitting(config: RunConfig) -> Iterator[Ranks]:
+def _sitting(config: RunConfig, reporter: Reporter | None) -> Iterator[Ranks]:
     """The ranks of a run, with its threads; what this machine lacks is refused before anything is done."""
     if config.tensorboard:
         check_tensorboard()
@@ -205,9 +208,22 @@ def _sitting(config: RunConfig) -> Iterator[Ranks]:
     try:
         with flushed_denormals(), joined(config.device) as ranks:
             check_precision(config.precision, ranks.device)
+            if config.precision == "bfloat16" and ranks.device.type == "cpu":
+                ranks.on_first(lambda: _warn_of_bfloat16(reporter))
             yield ranks
     finally:
         torch.set_num_threads(threads)
+
+
+def _warn_of_bfloat16(reporter: Reporter | None) -> None:
+    """Refuse a precision that would end the process, and warn of one that is slow; not where nobody listens."""
+    if reporter is None:
+        return
+    measured = bfloat16.measure()
+    if measured.ended_by:
+        raise ValueError(f"precision must be 'float32' here, got 'bfloat16': {measured}; `anymax doctor` says more")
+    if measured.is_slow:
+        reporter.message(f"warning: {measured}; train with precision float32")
 
 
 def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | None) -> Task:
@@ -221,7 +237,9 @@ def _beginning(config: RunConfig) -> Checkpoint | None:
     """The best checkpoint of the run that another begins with; None where it begins with new weights."""
     if config.start is None:
         return None
-    read_plain_config(config.start)
+    task, ours = read_plain_config(config.start)["task"].get("kind"), as_plain(config.task)["kind"]
+    if task != ours:
+        raise ValueError(f"start must be a run of the same task, {ours}, but {config.start} is one of {task}")
     return Checkpoints(config.start / CHECKPOINTS).load("best")
 
 
@@ -230,6 +248,16 @@ def _check_same_start(config: RunConfig, before: Mapping[str, Any]) -> None:
     now, then = as_plain(config.start), before.get("start")
     if now != then:
         raise ValueError(f"start must stay {then} in a run that has begun, got {now}; train anew in another folder")
+
+
+def _check_steps_left(loop: Loop) -> None:
+    """Refuse a run that would be shorter than it is already."""
+    taken, total = loop.progress.step, loop.total_steps
+    if taken > total:
+        raise ValueError(
+            f"steps must be at least the {taken} that were taken, got {total}; go back to an earlier checkpoint with "
+            "step, or train anew in another folder"
+        )
 
 
 def _begin_with(task: Task, checkpoint: Checkpoint | None) -> None:
@@ -263,6 +291,9 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
         loop.reporter.message(f"going on with another config: {', '.join(changed)}")
         write_config(loop.folder, loop.config)
     (loop.folder / SUMMARY).unlink(missing_ok=True)
+    if step < loop.total_steps:
+        # Measured of the model before, and with the next summary it would tell that the run is tested.
+        (loop.folder / TESTED).unlink(missing_ok=True)
 
 
 def _finish(loop: Loop) -> Outcome:

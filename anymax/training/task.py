@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from anymax.data.corpus import Split
+from anymax.training.progress import Totals
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Step:
             is trained, also where a rank has no items.
         count: how many items the batch has, on this rank.
         carry: what the next batch reads, without gradients.
-        log: values to record with the loss, under the same names in every step and on every rank; the record has their
-            mean over batches.
+        log: values to record with the loss, under the same names in every step and on every rank; the record has what
+            `Task.logged` makes of their sums over batches.
         penalty: the part of `loss_sum` that is no loss of items; records leave it out.
         rate: the optimizer's rate is multiplied by it in this step, by the mean where a step has several batches.
     """
@@ -104,6 +105,10 @@ class Task(ABC):
     def load_carry(self, tensors: dict[str, Tensor]) -> Any:
         """The carry of what `carry_state` gave. The rows are this rank's, shared out as `anymax.data.Batches` does."""
         return None
+
+    def logged(self, totals: Totals) -> dict[str, float]:
+        """The `log` of a record, from the sums over the batches since the record before: by default their means."""
+        return {name: value / totals.batches for name, value in totals.log.items()}
 
     def watch(self) -> dict[str, float]:
         """Values of the model to record, as what each head of attention learned."""

@@ -10,6 +10,7 @@ import pytest
 from anymax.analysis import comparison
 from anymax.analysis.comparison import Chosen, Point, Result
 from anymax.evaluation import Bin, FrequencyTable
+from anymax.evaluation.frequency_report import COLOURS
 
 
 def result(recipe: str, seed: int, perplexity: float) -> Result:
@@ -130,6 +131,19 @@ def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: 
     first, last = NEAR[0].curve
     comparison.plot(tmp_path / "dot.png", [replace(NEAR[0], curve=(first, replace(last, is_averaged=True))), *NEAR[1:]])
     assert (tmp_path / "dot.png").read_bytes() != drawn
+
+
+def test_a_run_that_was_evaluated_once_is_seen_as_a_point(tmp_path: Path):
+    image = pytest.importorskip("matplotlib.image")
+    comparison.plot(tmp_path / "once.png", [replace(each, curve=each.curve[-1:]) for each in NEAR])
+    comparison.plot(tmp_path / "one.png", [replace(NEAR[0], curve=NEAR[0].curve[-1:])])
+    comparison.plot(tmp_path / "never.png", [replace(each, curve=()) for each in NEAR])
+    once, never = (image.imread(tmp_path / name)[:, :600, :3] for name in ("once.png", "never.png"))
+    colour = [int(COLOURS[0][place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    for picture, is_seen in ((once, True), (never, False)):
+        # Above the legend, which has the colours of all recipes.
+        pixels = (abs(picture[:450] - colour) < 0.01).all(axis=2).sum()
+        assert (pixels > 50) == is_seen
 
 
 @pytest.mark.parametrize(("low", "high"), [(148.0, 375.0), (60.0, 20_000.0), (100.0, 5_000.0), (150.0, 170.0)])

@@ -1,6 +1,7 @@
 """Runs of a task that measures itself, side by side: means over seeds, and what each column holds."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def test_the_page_and_the_terminal_show_the_same_rows():
     console.print(terminal(RESULTS))
     shown = console.export_text()
     assert all(cell in shown for row in cells(RESULTS) for cell in row)
+
+
+def test_runs_that_were_evaluated_once_are_seen_as_points(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    curves = ({2: {"loss": 3.0, "calls": 2.0}}, {})
+    for name, curve in zip(("once", "never"), curves, strict=True):
+        plot(tmp_path / f"{name}.png", [replace(each, curve=curve) for each in RESULTS])
+    assert (tmp_path / "once.png").read_bytes() != (tmp_path / "never.png").read_bytes()
 
 
 def test_curves_are_drawn(tmp_path: Path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from anymax import cli
+from anymax.training.lock import BusyError, FolderLock
 
 QUICK = ["--toy", "--steps", "2", "--threads", "1"]
 # A recipe that takes any text, however few its words.
@@ -40,3 +41,12 @@ def own_text(name: str = "my.txt", encoding: str = "utf-8", extra: str = "") -> 
     """A text of a hundred lines; its name."""
     Path(name).write_text("".join(f"{line}{extra}\n" for line in LINES * 33 + LINES[:1]), encoding=encoding)
     return name
+
+
+def is_unlocked(folder: Path) -> bool:
+    """Whether no process writes to a folder; one that ended may still be listed."""
+    try:
+        FolderLock(folder).release()
+    except BusyError:
+        return False
+    return True

@@ -1,6 +1,7 @@
 """The command line: quick answers, clear mistakes, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,10 +65,38 @@ def test_what_needs_no_torch_does_not_import_it(command: str):
 
 
 def test_a_reader_that_has_enough_sees_no_traceback():
-    command = [sys.executable, "-m", "anymax", "train", "--help"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        process.stdout.close()
-        assert process.stderr.read() == ""
+    reader, writer = os.pipe()
+    os.close(reader)
+    commands = ["--version", "recipes", "train --help", "resume --help"]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "anymax", *command.split()], stdout=writer, stderr=subprocess.PIPE)
+        for command in commands
+    ]
+    # An error that nobody reads, too.
+    processes.append(subprocess.Popen([sys.executable, "-m", "anymax", "resume"], stderr=writer))
+    os.close(writer)
+    ended = [(process.communicate()[1] or b"", process.returncode) for process in processes]
+    # What a shell reports of a process that SIGPIPE ended.
+    assert ended == [(b"", 141)] * len(processes)
+
+
+def test_every_verb_has_help_wherever_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
+    verbs = ["recipes", "prepare", "train", "resume", "finetune", "compare", "evaluate", "generate", "doctor"]
+    verbs += [f"analyze {question}" for question in ("bottleneck", "latent", "dirichlet")]
+    verbs += [f"bench {one}" for one in ("mappings", "outputs", "growth", "training", "recurrent", "latent")]
+    for verb in [*verbs, "analyze", "bench"]:
+        for rest in ("--help", "-h", "sotu.softmax --help", "--help sotu.softmax"):
+            assert exit_code(*verb.split(), *rest.split()) == 0, (verb, rest)
+            told = capsys.readouterr()
+            assert told.out.startswith(f"usage: anymax {verb}") and told.err == ""
+
+
+def test_a_verb_that_misses_its_argument_names_it(capsys: pytest.CaptureFixture[str]):
+    missing = dict.fromkeys(["resume", "finetune", "evaluate", "generate", "analyze bottleneck"], "RUN")
+    for verb, named in (missing | {"compare": "RECIPE", "analyze": "latent", "bench": "mappings"}).items():
+        assert exit_code(*verb.split()) == 2
+        told = capsys.readouterr()
+        assert named in told.err and told.out == ""
 
 
 def test_help_names_every_verb_and_so_does_the_bare_command(capsys: pytest.CaptureFixture[str]):

@@ -2,11 +2,18 @@
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from anymax import cli
+from anymax.training import read_metrics
+from anymax.training.lock import locked
+from tests.cli.commands import complaint, is_unlocked
+from tests.training.toys import patient
 
 STUDY = ["analyze", "dirichlet", "--dims", "2", "3", "--concentrations", "0.1", "--seeds", "1", "--steps", "2"]
 STUDY += ["--contexts", "12", "--words", "8", "--outputs", "linear", "sparse"]
@@ -58,3 +65,23 @@ def test_a_study_leaves_a_page_numbers_and_a_picture(capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert cli.main([*STUDY, "--folder", "study"]) == 0
     assert "training: 4 of 4 done" in capsys.readouterr().err
+
+
+def test_no_training_outlives_a_study_that_is_killed():
+    command = [*STUDY, "--folder", "study", "--steps", "1000000000", "--jobs", "2"]
+    with subprocess.Popen([sys.executable, "-m", "anymax", *command], stderr=subprocess.DEVNULL) as process:
+        patient(lambda: sum(bool(read_metrics(run)) for run in Path("study/runs").glob("*")) == 2, seconds=120)
+        process.kill()
+    patient(lambda: all(is_unlocked(run) for run in Path("study/runs").iterdir()), seconds=120)
+    # Each saved where it was, and no further one was begun.
+    assert len(list(Path("study/runs").iterdir())) == len(list(Path("study/runs").glob("*/checkpoints/step_*"))) == 2
+
+
+def test_a_study_beside_another_and_one_without_runs_are_refused(capsys: pytest.CaptureFixture[str]):
+    with locked(Path("study")):
+        assert f"process {os.getpid()} is writing to study" in complaint(capsys, *STUDY, "--folder", "study")
+    for option in ("--seeds", "--jobs"):
+        assert f"{option[2:]} must be at least 1, got 0" in complaint(capsys, *STUDY, option, "0")
+    for option in ("--dims", "--contexts"):
+        assert "must be at least" in complaint(capsys, *STUDY, option, "0")
+    assert not list(Path().iterdir())

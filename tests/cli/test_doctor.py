@@ -10,6 +10,8 @@ import torch
 
 from anymax.cli import doctor
 from anymax.kernels import library
+from anymax.training import bfloat16
+from anymax.training.bfloat16 import Measured
 
 
 def found() -> dict[str, doctor.Finding]:
@@ -61,6 +63,23 @@ def test_one_openmp_runtime_is_right_and_two_are_a_problem(tmp_path: Path, monke
 def test_more_threads_than_cores_is_a_problem(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 10_000)
     assert found()["threads"].status == "problem" and "OMP_NUM_THREADS" in found()["threads"].advice
+
+
+def test_bfloat16_that_is_slow_or_refused_is_a_problem_and_one_that_is_fast_is_good(monkeypatch: pytest.MonkeyPatch):
+    # Whatever this processor is.
+    real = found()["bfloat16"]
+    assert "bfloat16" in real.found and "announces" in real.found
+    told = {
+        Measured(0.25): ("good", "take 0.25 times as long as in float32", ""),
+        Measured(1.1): ("plain", "take 1.1 times as long", ""),
+        Measured(6.0): ("problem", "take 6 times as long", "--precision float32"),
+        Measured(ended_by="SIGILL"): ("problem", "ends the process with SIGILL", "ONEDNN_MAX_CPU_ISA"),
+        Measured(): ("plain", "could not be measured", ""),
+    }
+    for measured, (status, said, advice) in told.items():
+        monkeypatch.setattr(bfloat16, "measure", lambda measured=measured: measured)
+        finding = found()["bfloat16"]
+        assert finding.status == status and said in finding.found and advice in finding.advice
 
 
 def test_an_absent_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch):

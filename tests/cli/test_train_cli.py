@@ -1,6 +1,7 @@
 """Training as one types it: recipes, train and resume, and what they say of mistakes."""
 
 import json
+import math
 import re
 import shlex
 import signal
@@ -13,7 +14,7 @@ from anymax.cli.train import new_run
 from anymax.data.random_lengths import RandomLengths
 from anymax.models.estimator_config import Score
 from anymax.recipes import names
-from anymax.training import NonMonotone, RunConfig, read_config
+from anymax.training import NonMonotone, RunConfig, read_config, read_metrics
 from anymax.training.plain import as_plain, from_plain
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
@@ -41,6 +42,15 @@ def test_training_tells_what_it_does_tests_the_model_and_shows_what_it_writes(ca
     assert "unigram" in captured.out and "A sample:" in captured.out
     tested = json.loads(Path("runs/sotu.adaptive_tied/evaluations/test.json").read_text())
     assert f"perplexity {tested['perplexity']['perplexity']:.2f} per word" in captured.out
+
+
+def test_training_on_subwords_shows_its_loss_per_word_as_evaluations_do(capsys: pytest.CaptureFixture[str]):
+    assert code_of("train", "sotu.bpe_tied", *QUICK, "--folder", "run") == 0
+    shown = re.search(r"step 2/2  loss ([\d.]+) per word  perplexity ([\d.,]+) per word", capsys.readouterr().err)
+    record = [record for record in read_metrics(Path("run")) if record["kind"] == "train"][-1]
+    assert float(shown[1]) == pytest.approx(record["log"]["loss_per_word"], abs=1e-3)
+    assert float(shown[2].replace(",", "")) == pytest.approx(math.exp(record["log"]["loss_per_word"]), rel=1e-3)
+    assert record["log"]["loss_per_word"] > record["loss"]
 
 
 def test_on_a_terminal_training_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -136,13 +146,19 @@ def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
         (["compare", PLAIN, PLAIN], "recipes must differ"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
+        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed must be left out"),
+        (["compare", PLAIN, "--toy", "--data.path", "absent.txt", "--tokens", "9"], "absent.txt is neither"),
+        (["compare", PLAIN, "--toy", "--threads", "1", "--data.path", "absent.txt", "--seconds", "1"], "absent.txt is"),
+        (["prepare", "absent.txt"], "absent.txt is neither"),
+        (["prepare", "pydoc", "--bpe", "2"], "size must be at least"),
+        (["analyze", "dirichlet", "--dims"], "dims must be at least 1"),
     ],
 )
 def test_a_mistake_is_told_in_words_and_nothing_is_left_behind(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert re.search(said, complaint(capsys, *arguments))
-    assert not [path for path in Path().rglob("*") if path.is_file()]
+    assert not list(Path().iterdir())
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_the_hint_goes_on_with_it(
@@ -167,6 +183,36 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
     told = capsys.readouterr().err
     assert "removing the checkpoints of later steps: 6" in told and "from step 4" in told
     assert "step must be one that was saved, 4, 6, got 3" in complaint(capsys, "resume", "run", "--step", "3")
+
+
+def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
+    text = own_text()
+    Path("other").mkdir()
+    Path("other/config.json").write_text('{"steps": 3, "mine": 1}')
+    assert code_of("train", "dirichlet.linear", "--toy", "--folder", "another task") == 0
+    mistakes = {
+        f"train --toy --folder {text}": f"folder must be new or empty, but {text} is a file",
+        "train --toy --start 'another task' --folder new": "start must be a run of the same task, LanguageModeling",
+        f"prepare {text} --encoding greek9": "must be one that Python knows, such as utf-8 or latin-1, got 'greek9'",
+        "resume run --steps 3": "steps must be at least the 6 that were taken, got 3",
+        "resume other": "other/config.json must be the config of a run, but RunConfig has no field 'mine'",
+        "evaluate run --block 0": "block must be at least 1, got 0",
+        "generate run --seed 99999999999999999999": "seed must be a whole number of 64 bits",
+    }
+    for command, said in mistakes.items():
+        assert said in complaint(capsys, *shlex.split(command))
+    assert not Path("new").exists() and read_config(run).steps == 6
+
+
+def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture[str]):
+    folder = 'it\'s [my] "run" $1 :fire:'
+    text = out(capsys, "train", PLAIN, *QUICK, "--data.path", own_text(), "--folder", folder)
+    commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
+    assert [command[2] for command in commands] == [folder] * 3 and commands[0][3] == "The people"
+    assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
+    told = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
+    for verb, message in zip(("resume", "finetune"), told, strict=True):
+        assert shlex.join(["anymax", verb, folder]) in message
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(

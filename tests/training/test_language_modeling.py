@@ -1,6 +1,7 @@
 """Language modelling as a task: what its config refuses, drawn lengths, penalties, and rows of an evaluation."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,21 @@ def test_a_recorded_penalty_is_that_of_an_item(tmp_path: Path):
     mean = task.model(batch.ids, batch.target, "mean", task.new_carry()).item()
     assert step.log["penalty"] == pytest.approx(step.penalty / step.count) == pytest.approx(float(task.model.penalty))
     assert step.loss_sum.item() / step.count == pytest.approx(mean, rel=1e-5)
+
+
+def test_the_training_loss_of_subwords_is_recorded_per_word_as_evaluations_measure_it(tmp_path: Path):
+    run = find("sotu.bpe_tied")().toy()
+    model = replace(run.task.model, body=replace(run.task.model.body, dropout=0.0))
+    task = replace(run.task, model=model, batching=replace(run.task.batching, batch_size=64))
+    # An epoch in records of seven steps, with weights that stay as they are.
+    still = replace(run, task=task, optimizer=replace(run.optimizer, lr=1e-30), steps=None, epochs=1.0, log_every=7)
+    train(replace(still, accumulate=2, evaluate_every=None, checkpoint_every=999, threads=1), tmp_path / "run")
+    records = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
+    opened = open_run(tmp_path / "run").task
+    measured = opened.perplexity(opened.model, "train")
+    items = [after["items"] - before["items"] for before, after in pairwise([{"items": 0}, *records])]
+    words = [n * record["loss"] / record["log"]["loss_per_word"] for n, record in zip(items, records, strict=True)]
+    assert sum(words) == pytest.approx(measured.num_units) and sum(items) == measured.num_tokens
+    total = sum(n * record["log"]["loss_per_word"] for n, record in zip(words, records, strict=True))
+    assert total / sum(words) == pytest.approx(measured.loss, rel=1e-5)
+    assert measured.num_units < 0.9 * measured.num_tokens
