@@ -113,7 +113,7 @@ class LanguageModelingTask(Task):
 
     def logged(self, totals: Totals) -> dict[str, float]:
         log = super().logged(totals)
-        # A few subwords may not end a word.
+        # None where a few steps on short batches end no word.
         if log.pop(WORDS, 0.0):
             log[LOSS_PER_WORD] = totals.loss_sum / totals.log[WORDS]
         return log

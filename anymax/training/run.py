@@ -237,9 +237,10 @@ def _beginning(config: RunConfig) -> Checkpoint | None:
     """The best checkpoint of the run that another begins with; None where it begins with new weights."""
     if config.start is None:
         return None
-    task, ours = read_plain_config(config.start)["task"].get("kind"), as_plain(config.task)["kind"]
-    if task != ours:
-        raise ValueError(f"start must be a run of the same task, {ours}, but {config.start} is one of {task}")
+    before, ours = read_plain_config(config.start).get("task"), as_plain(config.task)["kind"]
+    theirs = before.get("kind") if isinstance(before, dict) else None
+    if theirs != ours:
+        raise ValueError(f"start must be a run of the same task, {ours}, but {config.start} is one of {theirs}")
     return Checkpoints(config.start / CHECKPOINTS).load("best")
 
 
@@ -255,8 +256,8 @@ def _check_steps_left(loop: Loop) -> None:
     taken, total = loop.progress.step, loop.total_steps
     if taken > total:
         raise ValueError(
-            f"steps must be at least the {taken} that were taken, got {total}; go back to an earlier checkpoint with "
-            "step, or train anew in another folder"
+            f"steps must be at least the {taken} that were taken, got {total}; resume from an earlier checkpoint, or "
+            "train anew in another folder"
         )
 
 
@@ -291,7 +292,7 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
         loop.reporter.message(f"going on with another config: {', '.join(changed)}")
         write_config(loop.folder, loop.config)
     (loop.folder / SUMMARY).unlink(missing_ok=True)
-    if step < loop.total_steps:
+    if step < loop.total_steps and not loop.is_early:
         # Measured of the model before, and with the next summary it would tell that the run is tested.
         (loop.folder / TESTED).unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from anymax.data.random_lengths import RandomLengths
 from anymax.models.estimator_config import Score
 from anymax.recipes import names
 from anymax.training import NonMonotone, RunConfig, read_config, read_metrics
+from anymax.training.folder import SUMMARY, TESTED
 from anymax.training.plain import as_plain, from_plain
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
@@ -230,6 +231,15 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
     assert captured.out == "Go on with: anymax resume run\n"
     assert code_of("resume", "run") == 0
     assert ", from step 4" in capsys.readouterr().err
+
+
+def test_a_finished_run_that_is_resumed_and_stopped_is_neither_finished_nor_tested(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert (run / SUMMARY).exists() and (run / TESTED).exists()
+    monkeypatch.setattr(Terminal, "advanced", lambda terminal, step, loss: signal.raise_signal(signal.SIGTERM))
+    assert code_of("resume", "run", "--steps", "9") == 130
+    assert not (run / SUMMARY).exists() and not (run / TESTED).exists()
 
 
 def test_ctrl_c_while_the_finished_model_is_tested_stops_without_a_traceback(
