@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anymax.analysis.adapted import reading_of
 from anymax.analysis.bottleneck_words import lost_to_rank
 from anymax.data.corpus import Split
 from anymax.data.prepared import Announce
@@ -27,7 +26,8 @@ from anymax.evaluation import (
 from anymax.evaluation.pair_counts import neighbours
 from anymax.evaluation.rank import ToleranceRule
 from anymax.mappings.arguments import check_positive
-from anymax.training.language_modeling import LanguageModelingTask
+from anymax.training.tasks.language_modeling.adapted import reading_of
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
 from anymax.vocabulary.table_output import TableOutput
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from anymax.analysis.bottleneck import Bottleneck, LosingWord
 from anymax.data.printable import printable
-from anymax.evaluation.frequency_report import COLOURS, clean
+from anymax.display import COLOURS, clean
 
 HEAD = ("word", "count", "probability", "nats", "nats each", "lost", "model - pairs")
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 
+from anymax.display import COLOURS, clean
 from anymax.evaluation import Bin, FrequencyTable
 from anymax.evaluation.choices import EPSILON
-from anymax.evaluation.frequency_report import COLOURS, clean, draw
+from anymax.evaluation.frequency_report import draw
 from anymax.files import read_json
 from anymax.training import read_metrics
 from anymax.training.folder import SUMMARY, TESTED, reading_results
@@ -102,6 +103,11 @@ class Row:
     @property
     def spread(self) -> float | None:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def takes(folder: Path) -> bool:
+    """Whether a finished run is one of a language model, which was tested by its perplexity."""
+    return "perplexity" in read_json(folder / TESTED)
 
 
 def read_result(folder: Path, recipe: str, seed: int) -> Result:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from anymax.analysis.dirichlet import CIRCLE, Result, Untrained
-from anymax.evaluation.frequency_report import COLOURS, clean
+from anymax.display import COLOURS, clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anymax.analysis.latents import Gallery, Looked
+from anymax.analysis.latents import Looked
 from anymax.data.printable import printable
-from anymax.evaluation.frequency_report import COLOURS, clean
+from anymax.display import COLOURS, clean
+from anymax.training.task import Gallery
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

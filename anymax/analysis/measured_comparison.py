@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from anymax.evaluation.frequency_report import COLOURS, clean
+from anymax.display import COLOURS, clean
 from anymax.files import read_json
 from anymax.training import read_metrics
 from anymax.training.folder import SUMMARY, TESTED, reading_results

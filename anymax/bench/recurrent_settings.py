@@ -7,7 +7,7 @@ from anymax.data.contiguous import draw_lengths
 from anymax.models import AWDLSTMConfig, Mixture
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Contiguous
+from anymax.training.tasks.language_modeling.config import Contiguous
 
 JOB_BUDGET = Budget(seconds=40.0, rounds=15, least=3)
 

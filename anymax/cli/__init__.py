@@ -24,6 +24,7 @@ WHOLE = {
     "train": train.train,
     "resume": train.resume,
     "finetune": finetune.finetune,
+    "evaluate": evaluate.evaluate,
     "compare": compare.compare,
 }
 
@@ -32,7 +33,6 @@ app.command(recipes.recipes)
 app.command(prepare.prepare)
 for _function in WHOLE.values():
     app.command(_function)
-app.command(evaluate.evaluate)
 app.command(generate.generate)
 app.command(analyze.app, name="analyze", help="Ask what the choice did: one question after the other.")
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
@@ -16,14 +16,9 @@ from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.training.checks import check_counts
 from anymax.training.config import RunConfig
-from anymax.training.dirichlet_config import Dirichlet
+from anymax.training.folder import ANALYSES
 from anymax.training.lock import locked
-
-if TYPE_CHECKING:
-    from anymax.training.image_task import ImageTask
-
-# Where the answers go, in the folder of a run.
-ANALYSES = "analyses"
+from anymax.training.tasks.dirichlet.config import Dirichlet
 
 app = SubcommandApp()
 
@@ -97,26 +92,11 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
         run: the folder of the run.
         step: the checkpoint to look at.
     """
+    from anymax.analysis.latents import draw
     from anymax.training import open_run
-    from anymax.training.image_task import ImageTask
 
-    task = open_run(run, step=step).task
-    if not isinstance(task, ImageTask):
-        raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
-    say(f"Drew {draw_latent(task, run)}")
+    say(f"Drew {draw(open_run(run, step=step).task, run)}")
     return 0
-
-
-def draw_latent(task: ImageTask, run: Path) -> Path:
-    """Draw what the latent of a trained task does, into the folder of its run."""
-    from anymax.analysis import latents, latents_report
-
-    picture = run / ANALYSES / "latent.png"
-    picture.parent.mkdir(exist_ok=True)
-    latents_report.plot(picture, latents.look(task, run), run.name)
-    return picture
 
 
 @app.command

@@ -20,16 +20,17 @@ import tyro
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from anymax.cli import own_file
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
-from anymax.cli.train import INTERRUPTED, found_from_anywhere, new_run
-from anymax.training import LanguageModeling, read_config, read_metrics
+from anymax.cli.train import INTERRUPTED, new_run
+from anymax.training import read_metrics
 from anymax.training.checks import check_counts, check_positive
-from anymax.training.config import TaskConfig
-from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 from anymax.training.lock import locked
+from anymax.training.plain import as_plain, with_absolute_paths
 from anymax.training.signals import PARENT
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.analysis.comparison import Result
@@ -96,7 +97,7 @@ def compare(arguments: Sequence[str]) -> int:
 def _compare(given: Comparison, options: list[str], command: str) -> int:
     lengths = _lengths(given, options)
     jobs = [
-        Job(recipe, seed, given.folder / f"{recipe}-seed-{seed}")
+        Job(recipe, seed, given.folder / f"{own_file.plain_name(recipe)}-seed-{seed}")
         for seed in range(1, given.seeds + 1)
         for recipe in given.recipes
     ]
@@ -155,28 +156,25 @@ def _check_kind(recipe: str, given: Comparison, task: TaskConfig, first: TaskCon
             f"recipes must be of one task to be compared, got {given.recipes[0]} ({type(first).__name__}) and "
             f"{recipe} ({type(task).__name__}); compare them apart"
         )
-    if isinstance(task, Dirichlet):
-        raise ValueError(f"recipes of dirichlet are compared by `anymax analyze dirichlet`, got {recipe}")
-    if given.tokens is not None and not isinstance(task, LanguageModeling):
-        raise ValueError(f"tokens must be left out for {recipe}, which reads no text; give --epochs or --steps")
 
 
 def _train_words(recipe: str, options: list[str]) -> int:
-    from anymax.data import prepare
-
     with Announcer() as announce:
-        return sum(prepare(new_run(recipe, options).config.language_modeling().data, progress=announce).words.counts)
+        words = new_run(recipe, options).config.task.num_train_words(announce)
+    if words is None:
+        raise ValueError(f"tokens must be left out for {recipe}, which reads no text; give --epochs or --steps")
+    return words
 
 
 def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
     """The steps that fit into the seconds, by how long the later ones of a short training took."""
     assert given.seconds is not None
-    if (given.folder / f"{recipe}-seed-1" / CONFIG).exists():
+    if (given.folder / f"{own_file.plain_name(recipe)}-seed-1" / CONFIG).exists():
         # Measured when it began; another measurement would give another number.
-        steps = read_plain_config(given.folder / f"{recipe}-seed-1").get("steps")
+        steps = read_plain_config(given.folder / f"{own_file.plain_name(recipe)}-seed-1").get("steps")
         if steps is not None:
             return int(steps)
-    job = Job(recipe, 1, given.folder / f".speed-of-{recipe}")
+    job = Job(recipe, 1, given.folder / f".speed-of-{own_file.plain_name(recipe)}")
     # What a measurement left that was killed.
     shutil.rmtree(job.folder, ignore_errors=True)
     short = ["--steps", str(CALIBRATION_STEPS), "--log-every", str(CALIBRATION_STEPS // 2)]
@@ -197,7 +195,8 @@ def _steps_within(given: Comparison, recipe: str, options: list[str]) -> int:
 def _command(job: Job, options: list[str]) -> list[str]:
     anymax = [sys.executable, "-m", "anymax"]
     if (job.folder / CONFIG).exists():
-        return [*anymax, "resume", str(job.folder)]
+        own = [own_file.OPTION, str(own_file.file_of(job.recipe))] if own_file.is_own(job.recipe) else []
+        return [*anymax, "resume", str(job.folder), *own]
     return [*anymax, "train", job.recipe, "--folder", str(job.folder), "--seed", str(job.seed), *options]
 
 
@@ -205,9 +204,7 @@ def _check_settings(job: Job, options: list[str]) -> None:
     """Refuse to go on with a training of an earlier comparison that had other settings."""
     if not (job.folder / CONFIG).exists():
         return
-    from anymax.training.plain import as_plain
-
-    asked = found_from_anywhere(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
+    asked = with_absolute_paths(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
     different = list(changes(read_plain_config(job.folder), as_plain(asked)))
     if different:
         raise ValueError(
@@ -310,7 +307,7 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
     from anymax.analysis import comparison
     from anymax.analysis import measured_comparison as measured
 
-    if isinstance(read_config(jobs[0].folder).task, LanguageModeling):
+    if comparison.takes(jobs[0].folder):
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
         if comparison.needs_choices(results):
             results = [_with_choices(job, result) for job, result in zip(jobs, results, strict=True)]

@@ -1,178 +1,116 @@
-"""`anymax evaluate RUN`: perplexity with all it depends on, beside models that count, and the loss by frequency."""
+"""`anymax evaluate RUN`: what the task of a run measures of its model, with the options that the task has."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from anymax.cli import own_file
 from anymax.cli.console import Console
-from anymax.cli.progress import Announcer, say, shown
-from anymax.evaluation.adaptation_config import Adaptation, CachePointer, DynamicEvaluation
+from anymax.cli.progress import Announcer, say
+from anymax.cli.train import is_help_alone, name_and_options, parse, print_help
+from anymax.training.folder import EVALUATIONS, TESTED, read_config, write_json
+from anymax.training.report import EvaluationOptions, Report
 
 if TYPE_CHECKING:
-    from anymax.analysis.evaluated import Evaluated
     from anymax.data.prepared import Announce
-    from anymax.training.language_modeling import LanguageModelingTask
+    from anymax.training.config import RunConfig
     from anymax.training.task import Task
+    from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
-Adapt = Literal["cache", "dynamic"]
-
-# Adaptations that nothing was said about.
-CACHE, DYNAMIC = CachePointer(), DynamicEvaluation()
-_AsConfig = arg(help_behavior_hint="(default: as the run's config has it)")
+_Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
 
 
-def evaluate(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
-    *,
-    split: Literal["valid", "test"] = "test",
-    context: Annotated[int | None, _AsConfig] = None,
-    block: Annotated[int | None, _AsConfig] = None,
-    windows: Annotated[Literal["contiguous", "sentences", "single"] | None, _AsConfig] = None,
-    first_window: Annotated[Literal["block", "stride"] | None, _AsConfig] = None,
-    rows: Annotated[int | None, _AsConfig] = None,
-    step: Annotated[int | None, arg(metavar="STEP", help_behavior_hint="(default: the best)")] = None,
-    baselines: bool = True,
-    choices: bool = False,
-    adapt: Annotated[Adapt | None, arg(help_behavior_hint="(default: the model stays as it is)")] = None,
-    cache: CachePointer = CACHE,
-    dynamic: DynamicEvaluation = DYNAMIC,
-) -> int:
-    """Measure the model of a run: perplexity, what models reach that only count words, and the loss by frequency.
+@dataclass(frozen=True)
+class _Evaluate:
+    """Measure the model of a run: perplexity for language models, the metrics of the task for others.
 
-    The result is written to the folder `evaluations` of the run, with a picture where matplotlib is installed.
+    A task may have further options; `anymax evaluate RUN --help` lists those of a run.
 
     Args:
         run: the folder of the run.
-        split: the part of the corpus to score; every token is scored once.
-        context: tokens of a window that only serve as context.
-        block: tokens in a window, context included.
-        windows: of one length, of whole sentences up to it, or of one sentence each.
-        first_window: "stride" has no window score more than the block less the context, as fairseq does; "block" scores
-            a whole first block.
-        rows: for models that carry a state: how many parts of the text are read side by side; 1 is exact, and what
-            --adapt takes.
+        split: the part of the data to measure.
         step: the checkpoint to measure.
-        baselines: leave out the models that count.
-        choices: look at what the model chooses too: how often it is right, how many words it considers, and an
-            epsilon-perplexity that sparse outputs have as well. Of those it is always done.
-        adapt: let the model follow the text: by a cache of its last words, or by going on to learn from it.
-        cache: for --adapt cache.
-        dynamic: for --adapt dynamic.
     """
-    from anymax.analysis.evaluated import evaluate_task
-    from anymax.training import LanguageModeling, read_config
 
-    adaptation = _adaptation(adapt, cache, dynamic)
-    if adapt is not None and choices:
-        raise ValueError(
-            f"--choices must be left out with --adapt {adapt}: they are those of a model that stays as it is"
-        )
-    if adapt is not None and rows not in (None, 1):
-        raise ValueError(f"--rows must be 1 with --adapt {adapt}, which follows one text from front to end, got {rows}")
-    given = {
-        "block": block,
-        "context": context,
-        "windows": windows,
-        "first-window": first_window,
-        "rows": rows,
-        "adapt": adapt,
-    }
-    if not isinstance(read_config(run).task, LanguageModeling):
-        flags = {"baselines": None if baselines else baselines, "choices": choices or None}
-        return _measure(run, split, step, {**given, **flags})
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    split: Literal["valid", "test"] = "test"
+    step: Annotated[int | None, _Best] = None
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How to measure a run.
+
+    Args:
+        options: those of its task.
+        split: the part of the data to measure.
+        step: the checkpoint to measure.
+    """
+
+    options: Annotated[EvaluationOptions, arg(name="")]
+    split: Literal["valid", "test"] = "test"
+    step: Annotated[int | None, _Best] = None
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Measure the model of a run: perplexity beside models that count words, or the metrics of its task."""
+    name, options = name_and_options(arguments, "")
+    if is_help_alone(name, options):
+        return print_help(_Evaluate, "anymax evaluate")
+    if not name:
+        raise ValueError("evaluate needs the folder of a run, got none; write anymax evaluate RUN")
+    tasks, options = own_file.take_option(options)
+    config = read_config(name, tasks)
+    usual = _Options(config.task.evaluation_options)
+    given = parse(usual, options, f"anymax evaluate {name}", "Measure the model of a run.")
+    run = Path(name)
+    from anymax.training import open_run
+
     with Announcer() as announce:
-        task = open_language_model(run, step, announce)
-        how = task.config.evaluation
-        how = replace(
-            how,
-            block=how.block if block is None else block,
-            context=how.context if context is None else context,
-            windows=windows or how.windows,
-            first_window=first_window or how.first_window,
-            rows=how.rows if rows is None else rows,
-        )
-        evaluated = evaluate_task(
-            task,
-            split,
-            evaluation=how,
-            baselines=baselines,
-            choices=choices,
-            adapt=adaptation,
-            announce=announce,
-        )
-    show(evaluated)
-    changed = [f"{name}-{value}" for name, value in {**given, "step": step}.items() if value is not None]
-    changed += [f"{name}-{value}" for name, value in (*_changed(cache, CACHE), *_changed(dynamic, DYNAMIC))]
-    for path in write(evaluated, run, "-".join([split, *changed])):
+        task = open_run(run, config=config, step=given.step, announce=announce).task
+        report = task.report(given.split, given.options, announce=announce)
+    for line in report.lines():
+        say(line)
+    for table in report.tables():
+        Console().print(table.terminal())
+    step = [] if given.step is None else [f"step-{given.step}"]
+    for path in write(report, run, "-".join([given.split, *step, *given.options.changed()])):
         say(f"Wrote {path}")
     return 0
 
 
-def _measure(run: Path, split: Literal["valid", "test"], step: int | None, of_language: dict[str, object]) -> int:
-    """Measure a run that is no language model by what its task tells of itself."""
-    needless = [f"--{name}" for name, value in of_language.items() if value is not None]
-    if needless:
-        raise ValueError(f"{' and '.join(needless)} must be left out for {run}, which is no language model")
-    name = "-".join([split, *([] if step is None else [f"step-{step}"])])
+def test(run: Path, config: RunConfig, announce: Announce) -> tuple[Task, Report]:
+    """Measure the best checkpoint of a run on the test split, and write it down."""
     from anymax.training import open_run
 
-    file = measure(open_run(run, step=step).task, run, split, name)
-    say(f"Wrote {file}")
-    return 0
+    task = open_run(run, config=config, announce=announce).task
+    report = task.report("test", announce=announce)
+    write(report, run, "test")
+    return task, report
 
 
-def measure(task: Task, run: Path, split: Literal["valid", "test"], name: str) -> Path:
-    """Show what the task of a run tells of its model, and write it down."""
-    import torch
-
-    from anymax.training.folder import EVALUATIONS, write_json
-
-    task.model.eval()
-    with torch.no_grad():
-        metrics = task.evaluate(task.model, split)
-    for metric, value in metrics.items():
-        say(f"{metric} {shown(value)}")
-    file = run / EVALUATIONS / f"{name}.json"
-    file.parent.mkdir(exist_ok=True)
-    write_json(file, {"split": split, "metrics": metrics})
-    return file
-
-
-def _adaptation(adapt: Adapt | None, cache: CachePointer, dynamic: DynamicEvaluation) -> Adaptation | None:
-    for name, given, default in (("cache", cache, CACHE), ("dynamic", dynamic, DYNAMIC)):
-        changed = [f"--{name}.{option.replace('_', '-')}" for option, _ in _changed(given, default)]
-        if changed and adapt != name:
-            raise ValueError(f"{' and '.join(changed)} must come with --adapt {name}, got --adapt {adapt}")
-    return {None: None, "cache": cache, "dynamic": dynamic}[adapt]
-
-
-def _changed(given: Adaptation, default: Adaptation) -> Iterator[tuple[str, object]]:
-    """The settings that differ from the default ones, by name."""
-    for field in fields(given):
-        if getattr(given, field.name) != getattr(default, field.name):
-            yield field.name, getattr(given, field.name)
-
-
-def test(run: Path, announce: Announce) -> Evaluated:
-    """Measure the best checkpoint of a run on the test split, and write it down."""
-    from anymax.analysis.evaluated import evaluate_task
-
-    evaluated = evaluate_task(open_language_model(run, None, announce), "test", announce=announce)
-    write(evaluated, run, "test")
-    return evaluated
+def write(report: Report, run: Path, name: str) -> list[Path]:
+    """The numbers as JSON and, where matplotlib is installed, the figures; the files that were written."""
+    folder = run / EVALUATIONS
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{name}.json"]
+    write_json(paths[0], report.as_dict())
+    for title, figure in report.figures(run.name).items():
+        if figure.can_be_drawn():
+            paths.append(folder / f"{name}-{title}.png")
+            figure.save(paths[-1])
+    return paths
 
 
 def add_choices(run: Path, announce: Announce) -> None:
     """Measure what the best checkpoint of a run chooses, and write it to what was measured on the test split."""
-    from anymax.analysis.evaluated import choices_of
     from anymax.files import read_json
-    from anymax.training.folder import TESTED, write_json
+    from anymax.training.tasks.language_modeling.report import choices_of
 
     tested = read_json(run / TESTED)
     chosen = choices_of(open_language_model(run, None, announce), "test", announce=announce)
@@ -181,40 +119,10 @@ def add_choices(run: Path, announce: Announce) -> None:
 
 def open_language_model(run: Path, step: int | None, announce: Announce) -> LanguageModelingTask:
     """The task of a run with the weights of a checkpoint, by default the best."""
-    from anymax.training import open_run, read_config
-    from anymax.training.language_modeling import LanguageModelingTask
+    from anymax.training import open_run
+    from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
     read_config(run).language_modeling()
     task = open_run(run, step=step, announce=announce).task
     assert isinstance(task, LanguageModelingTask)
     return task
-
-
-def write(evaluated: Evaluated, run: Path, name: str) -> list[Path]:
-    """The numbers as JSON and, where matplotlib is installed, as a picture; the files that were written."""
-    from anymax.evaluation import frequency_report
-    from anymax.training.folder import EVALUATIONS, write_json
-
-    folder = run / EVALUATIONS
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{name}.json"]
-    write_json(paths[0], evaluated.as_dict())
-    if importlib.util.find_spec("matplotlib") is not None:
-        paths.append(folder / f"{name}-frequency.png")
-        frequency_report.plot(paths[1], {run.name: evaluated.by_frequency})
-    return paths
-
-
-def show(evaluated: Evaluated, *, frequency: bool = True) -> None:
-    """Print what was measured."""
-    from anymax.evaluation import frequency_report
-
-    adapted = "" if evaluated.adapt is None else f", {evaluated.adapt.sentence()}"
-    say(f"{evaluated.split}{adapted}: {evaluated.perplexity}")
-    if evaluated.choices is not None:
-        say(f"Choices: {evaluated.choices}")
-    if evaluated.baselines is not None:
-        unigram, bigram = evaluated.baselines.unigram.perplexity, evaluated.baselines.bigram.perplexity
-        say(f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}")
-    if frequency:
-        Console().print(frequency_report.terminal({"loss": evaluated.by_frequency}))

@@ -13,7 +13,6 @@ from tyro.conf import Positional, arg
 from anymax.cli.train import (
     HELP,
     Settings,
-    found_from_anywhere,
     is_help_alone,
     name_and_options,
     parse,
@@ -23,6 +22,7 @@ from anymax.cli.train import (
 )
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.plain import with_absolute_paths
 from anymax.training.triggers import AtEpoch, NonMonotone
 
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: RUN-finetuned)")
@@ -67,7 +67,7 @@ def finetune(arguments: Sequence[str]) -> int:
     run = Path(name)
     stage = SecondStage(settings_of(second_stage(run, options), options))
     given = parse(stage, options, f"anymax finetune {name}", finetune.__doc__ or "")
-    config = found_from_anywhere(given.settings.config())
+    config = with_absolute_paths(given.settings.config())
     return train_in(given.folder, config, default=run.with_name(f"{run.name}-finetuned"))
 
 

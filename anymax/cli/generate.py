@@ -70,7 +70,7 @@ def continued(
     import torch
 
     from anymax.models import generate as draw
-    from anymax.training.language_modeling import open_model
+    from anymax.training.tasks.language_modeling.task import open_model
 
     check_counts(samples=samples)
     if not -(2**63) <= seed < 2**63:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -14,17 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import tyro
 from tyro.conf import Positional, arg
 
+from anymax.cli import own_file
 from anymax.cli.console import escaping
 from anymax.cli.progress import Announcer, Terminal, say
-from anymax.training.config import RunConfig, TaskConfig
-from anymax.training.dirichlet_config import Dirichlet
+from anymax.training.config import RunConfig
 from anymax.training.folder import CONFIG
-from anymax.training.language_modeling_config import LanguageModeling
-from anymax.training.plain import as_plain
+from anymax.training.plain import as_plain, with_absolute_paths
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from anymax.training import Outcome
 
 DEFAULT_RECIPE = "sotu.adaptive_tied"
@@ -38,7 +35,7 @@ _OF_TASK = "--task."
 # Parts of a config that can be left out, and do not depend on its other settings.
 _OPTIONAL = ("stop", "random_lengths", "pick")
 _Arguments = TypeVar("_Arguments")
-_Config = TypeVar("_Config", bound="DataclassInstance")
+_Config = TypeVar("_Config")
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,8 @@ def train(arguments: Sequence[str]) -> int:
     """Train a recipe, by default a small Transformer on embedded text."""
     name, options = chosen(*name_and_options(arguments, DEFAULT_RECIPE))
     given = new_run(name, options)
-    config = found_from_anywhere(given.config)
-    text = config.task.data.path if isinstance(config.task, LanguageModeling) else None
-    return train_in(given.folder, config, default=RUNS / (name if text is None else text.stem))
+    config = with_absolute_paths(given.config)
+    return train_in(given.folder, config, default=RUNS / config.task.run_name(own_file.plain_name(name)))
 
 
 def train_in(folder: Path | None, config: RunConfig, *, default: Path) -> int:
@@ -115,14 +111,14 @@ def train_in(folder: Path | None, config: RunConfig, *, default: Path) -> int:
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
         outcome = start(config, folder or default, number=folder is None, reporter=terminal, announce=terminal.announce)
-    return finish(outcome)
+    return finish(outcome, config)
 
 
 def chosen(recipe: str, options: list[str]) -> tuple[str, list[str]]:
     """A recipe with the choice that options make of it, as --estimator dense, and the other options."""
     from anymax.recipes import choices, names
 
-    offered = choices(recipe) if recipe in names() else None
+    offered = choices(recipe) if not own_file.is_own(recipe) and recipe in names() else None
     if offered is None:
         return recipe, options
     for place, word in enumerate(options):
@@ -138,7 +134,7 @@ def new_run(recipe: str, options: list[str]) -> NewRun:
     """A recipe with the settings that options change."""
     from anymax.recipes import find
 
-    function = find(recipe)
+    function = own_file.find(recipe) if own_file.is_own(recipe) else find(recipe)
     config = function().toy() if "--toy" in options else function()
     return parse(NewRun(settings_of(config, options)), options, f"anymax train {recipe}", function.__doc__ or "")
 
@@ -152,18 +148,19 @@ def resume(arguments: Sequence[str]) -> int:
         return print_help(_Resume, "anymax resume")
     if not name:
         raise ValueError("resume needs the folder of a run, got none; write anymax resume RUN")
-    before = settings_of(read_config(name), options)
+    tasks, options = own_file.take_option(options)
+    before = settings_of(read_config(name, tasks), options)
     given = parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
     config = given.settings.config()
     from anymax.training import resume as start
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
         outcome = start(name, config=config, step=given.step, reporter=terminal, announce=terminal.announce)
-    return finish(outcome)
+    return finish(outcome, config)
 
 
-def finish(outcome: Outcome) -> int:
-    """Say how a run ended; one that ended well is tested, shows what it writes, and tells what to try next."""
+def finish(outcome: Outcome, config: RunConfig) -> int:
+    """Say how a run ended; one that ended well is tested, shows a sample, and prints what to try next."""
     run = outcome.folder
     if int(os.environ.get("RANK", 0)):
         return 0
@@ -176,23 +173,22 @@ def finish(outcome: Outcome) -> int:
         # Measuring needs no second process, and one alone cannot join the group again.
         say(f"Trained. Measure it with: {_command('evaluate', run)}")
         return 0
-    from anymax.training import read_config
-
-    longer = _command("resume", run, "--steps", str(2 * outcome.total_steps))
-    if not isinstance(read_config(run).task, LanguageModeling):
-        _measure(run)
-        _try_next(_command("evaluate", run), longer)
-        return 0
-    from anymax.cli.evaluate import show, test
-    from anymax.cli.generate import continued
+    from anymax.analysis import after_training
+    from anymax.cli.evaluate import test
 
     with Announcer() as announce:
-        evaluated = test(run, announce)
-    show(evaluated, frequency=False)
-    say("\nA sample:")
-    say(continued(run, "", num_tokens=60)[0])
-    next_steps = [_command("generate", run, "The people", "--top-p", "0.9"), _command("evaluate", run)]
-    _try_next(*next_steps, *([] if outcome.is_early else [longer]))
+        task, report = test(run, config, announce)
+    for line in report.lines():
+        say(line)
+    for picture in after_training(task, run):
+        say(f"Drew {picture}")
+    sample = task.sample()
+    if sample is not None:
+        say("\nA sample:")
+        say(sample)
+    longer = [] if outcome.is_early else [_command("resume", run, "--steps", str(2 * outcome.total_steps))]
+    own = [_command(verb, run, *rest) for verb, *rest in task.next_commands()]
+    _try_next(*own, _command("evaluate", run), *longer)
     return 0
 
 
@@ -203,20 +199,6 @@ def _command(verb: str, run: Path, *options: str) -> str:
 
 def _try_next(*commands: str) -> None:
     say("\n  ".join(["\nTry next:", *commands]))
-
-
-def _measure(run: Path) -> None:
-    """Measure a run that is no language model, and draw what its latent does where it has one."""
-    from anymax.cli.analyze import draw_latent
-    from anymax.cli.evaluate import measure
-    from anymax.training import open_run
-    from anymax.training.image_task import ImageTask
-
-    task = open_run(run).task
-    say("\nOn the test split:")
-    measure(task, run, "test", "test")
-    if isinstance(task, ImageTask) and importlib.util.find_spec("matplotlib") is not None:
-        say(f"Drew {draw_latent(task, run)}")
 
 
 def name_and_options(arguments: Sequence[str], default: str) -> tuple[str, list[str]]:
@@ -284,7 +266,7 @@ def settings_of(config: RunConfig, options: list[str]) -> Settings:
 def _with_parts(config: _Config, names: Sequence[str]) -> _Config:
     """The same with the defaults of optional parts that have something by these names, as stop.window."""
     parts = {}
-    for field in fields(config):
+    for field in fields(config):  # type: ignore[arg-type]
         beneath = [name.partition(".")[2] for name in names if name.startswith(f"{field.name}.")]
         if not beneath:
             continue
@@ -294,20 +276,7 @@ def _with_parts(config: _Config, names: Sequence[str]) -> _Config:
             part = kind()
         if is_dataclass(part) and not isinstance(part, type):
             parts[field.name] = _with_parts(part, beneath)
-    return replace(config, **parts)
-
-
-def found_from_anywhere(config: RunConfig) -> RunConfig:
-    """The same with whole paths, since a run may be resumed from another folder."""
-    config = replace(config, start=None if config.start is None else config.start.absolute())
-    task = config.task
-    if isinstance(task, Dirichlet):
-        return config
-    source = task.data if isinstance(task, LanguageModeling) else task.images
-    path, root = (None if part is None else part.absolute() for part in (source.path, source.root))
-    if isinstance(task, LanguageModeling):
-        return replace(config, task=replace(task, data=replace(task.data, path=path, root=root)))
-    return replace(config, task=replace(task, images=replace(task.images, path=path, root=root)))
+    return replace(config, **parts)  # type: ignore[type-var]
 
 
 def _is_shared() -> bool:

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,24 @@ class Table:
             if not isinstance(row, Section) and len(row) != len(self.columns):
                 raise ValueError(f"rows must have a cell for each of the columns {self.columns}, got {row}")
 
-    def terminal(self) -> RichTable:
+    def terminal(self) -> RenderableType:
         """The table for a console of rich."""
+        from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=self.title or None, title_justify="left", title_style="bold")
+        table = RichTable()
         for place, name in enumerate(self.columns):
-            # A name that is cut off could be another one; numbers stay on one line.
-            table.add_column(name, justify="right" if place else "left", overflow="fold", no_wrap=place > 0)
+            # What is cut off could be another name, or another number.
+            table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
         for row in self.rows:
             if isinstance(row, Section):
                 table.add_section()
                 table.add_row(Text(row.name, style="bold"))
             else:
                 table.add_row(*map(_styled, row))
-        return table
+        # A title of the table itself would be broken where the table ends.
+        return Group(Text(self.title, style="bold"), table) if self.title else table
 
     def markdown(self) -> str:
         """The table in Markdown, under its title as a heading of the third level."""

@@ -10,7 +10,7 @@ from anymax.kernels.backend import is_plain
 from anymax.latent.latent import Latent
 
 
-class LossNotFiniteError(ValueError):
+class LossNotFiniteError(ValueError, FloatingPointError):
     """The loss of a choice is infinite or undefined."""
 
 

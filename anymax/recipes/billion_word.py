@@ -23,9 +23,9 @@ from anymax.models import (
 )
 from anymax.models.layer_config import Input, Output
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Evaluation, LanguageModeling, Sentences
 from anymax.training.optimizers import Nesterov
 from anymax.training.schedules import CosineCycles
+from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModeling, Sentences
 
 # The paper prints sizes of bands: 60K, 100K and 640K words.
 BANDS = (60_000, 160_000)

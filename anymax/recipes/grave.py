@@ -8,9 +8,9 @@ from anymax.data.text import Text
 from anymax.models import AdaptiveSoftmax, Fixed, Full, LanguageModelConfig, LSTMConfig
 from anymax.models.layer_config import Output
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Contiguous, LanguageModeling
 from anymax.training.optimizers import Adagrad
 from anymax.training.schedules import Constant
+from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModeling
 
 
 def lstm(corpus: str, output: Output) -> RunConfig:

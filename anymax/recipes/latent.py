@@ -21,12 +21,12 @@ from anymax.models.estimator_config import (
     SparseSum,
     SumSample,
 )
-from anymax.training.bit_vectors_config import BitVectors
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import Adam
 from anymax.training.schedules import Constant
-from anymax.training.semi_supervised_config import SemiSupervised
-from anymax.training.signalling_config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.semi_supervised.config import SemiSupervised
+from anymax.training.tasks.signalling.config import Signalling
 
 Classes = Literal["sparse", "dense", "sfe", "sfe_plus", "nvil", "gumbel", "st_gumbel", "sum_and_sample"]
 

@@ -11,9 +11,9 @@ from anymax.data.text import Text
 from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Tie
 from anymax.models.layer_config import Output
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 from anymax.training.optimizers import SGD, Adam, AveragedSGD
 from anymax.training.schedules import Constant
+from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 
 WEIGHT_DECAY = 1.2e-6
 PTB_BODY = AWDLSTMConfig(input_dropout=0.4, layer_dropout=0.25)

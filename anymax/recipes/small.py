@@ -19,9 +19,9 @@ from anymax.models import (
 from anymax.models.language_model_config import AttentionMapping
 from anymax.models.layer_config import Input, Output
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Blocks, Evaluation, LanguageModeling
 from anymax.training.optimizers import AdamW
 from anymax.training.schedules import Cosine
+from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 
 MODEL_DIM = 128
 BODY = TransformerConfig(MODEL_DIM, 3, 4, 4 * MODEL_DIM, final_norm=True, positions="rotary", norm="rms")

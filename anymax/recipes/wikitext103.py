@@ -30,9 +30,9 @@ from anymax.models import (
 )
 from anymax.models.layer_config import Input, Output
 from anymax.training.config import RunConfig
-from anymax.training.language_modeling_config import Blocks, Evaluation, LanguageModeling
 from anymax.training.optimizers import Nesterov
 from anymax.training.schedules import CosineCycles
+from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 
 # The paper prints sizes of bands: 20K, 40K and 200K words.
 BANDS = (20_000, 60_000)

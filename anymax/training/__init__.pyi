@@ -1,8 +1,6 @@
 from anymax.training.config import RunConfig as RunConfig
-from anymax.training.config import TaskConfig as TaskConfig
-from anymax.training.dirichlet_config import Dirichlet as Dirichlet
+from anymax.training.config import run_config as run_config
 from anymax.training.folder import read_config as read_config
-from anymax.training.language_modeling_config import LanguageModeling as LanguageModeling
 from anymax.training.metrics import read_metrics as read_metrics
 from anymax.training.optimizers import SGD as SGD
 from anymax.training.optimizers import Adagrad as Adagrad
@@ -30,5 +28,8 @@ from anymax.training.schedules import CosineCycles as CosineCycles
 from anymax.training.schedules import InverseSquareRoot as InverseSquareRoot
 from anymax.training.task import Step as Step
 from anymax.training.task import Task as Task
+from anymax.training.task_config import TaskConfig as TaskConfig
+from anymax.training.tasks.dirichlet.config import Dirichlet as Dirichlet
+from anymax.training.tasks.language_modeling.config import LanguageModeling as LanguageModeling
 from anymax.training.triggers import AtEpoch as AtEpoch
 from anymax.training.triggers import NonMonotone as NonMonotone

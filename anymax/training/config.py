@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from anymax.training.bit_vectors_config import BitVectors
 from anymax.training.checks import check_counts, check_positive
-from anymax.training.dirichlet_config import Dirichlet
-from anymax.training.language_modeling_config import LanguageModeling
 from anymax.training.optimizers import SGD, Adagrad, Adam, AdamW, AveragedSGD, Nesterov
+from anymax.training.plain import from_plain, shown
 from anymax.training.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
-from anymax.training.semi_supervised_config import SemiSupervised
-from anymax.training.signalling_config import Signalling
+from anymax.training.task_config import TaskConfig
+from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.training.tasks.language_modeling.config import LanguageModeling
+from anymax.training.tasks.semi_supervised.config import SemiSupervised
+from anymax.training.tasks.signalling.config import Signalling
 from anymax.training.triggers import NonMonotone
 
-# A new task joins by one more member here: a config with `toy()` and `build(folder, ranks, *, seed, announce) -> Task`.
-TaskConfig = LanguageModeling | Dirichlet | SemiSupervised | Signalling | BitVectors
+# The tasks that a config.json may name; a task of a user's own file joins when the file is given by name.
+TASKS: tuple[type[TaskConfig], ...] = (LanguageModeling, Dirichlet, SemiSupervised, Signalling, BitVectors)
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -123,7 +125,7 @@ class RunConfig:
         return replace(
             self,
             task=self.task.toy(),
-            optimizer=self.optimizer.toy() if isinstance(self.optimizer, AveragedSGD) else self.optimizer,
+            optimizer=self.optimizer.toy(),
             schedule=self.schedule.toy(),
             steps=TOY_STEPS,
             epochs=None,
@@ -145,12 +147,27 @@ class RunConfig:
                 raise ValueError(f"evaluate_every must be a number of steps, 'epoch' or None, got {every!r}")
         else:
             check_counts(evaluate_every=every)
-        waiting = {"stop": self.stop}
-        if isinstance(self.optimizer, AveragedSGD):
-            waiting["optimizer.begin"] = self.optimizer.begin if isinstance(self.optimizer.begin, NonMonotone) else None
-        for name, trigger in waiting.items():
-            if trigger is not None and every is None:
+        for name, trigger in (("stop", self.stop), ("optimizer.begin", self.optimizer.waits_for)):
+            if trigger is not None and trigger.needs_evaluations and every is None:
                 raise ValueError(
                     f"evaluate_every must be given for {name} {trigger}, which waits for evaluations, got None; "
                     'evaluate_every="epoch" evaluates once an epoch'
                 )
+
+
+def run_config(values: Any, tasks: Collection[type[TaskConfig]] = ()) -> RunConfig:
+    """The config that `as_plain` gave these values for.
+
+    Args:
+        tasks: further tasks that it may name.
+    """
+    known = (*TASKS, *tasks)
+    names = [each.__name__ for each in known]
+    task = values.get("task") if isinstance(values, dict) else None
+    kind = task.get("kind") if isinstance(task, dict) else None
+    if isinstance(kind, str) and kind not in names:
+        raise ValueError(
+            f"task.kind must be one of {', '.join(names)}, got {shown(kind)}; if it is a task of your own, name its "
+            "file with --from FILE.py"
+        )
+    return from_plain(RunConfig, values, kinds={TaskConfig: known})

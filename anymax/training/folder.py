@@ -5,29 +5,36 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from anymax.data.writing import replacing
 from anymax.files import DamagedError, read_json
-from anymax.training.config import RunConfig
+from anymax.training.config import RunConfig, run_config
 from anymax.training.lock import is_free
-from anymax.training.plain import as_plain, from_plain
+from anymax.training.plain import as_plain
+from anymax.training.task_config import TaskConfig
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
+# Answers of `anymax analyze`.
+ANALYSES = "analyses"
 # What a run reaches on the test split, written when it ends.
 TESTED = f"{EVALUATIONS}/test.json"
 
 
-def read_config(folder: str | os.PathLike[str]) -> RunConfig:
-    """The config of a run."""
+def read_config(folder: str | os.PathLike[str], tasks: Collection[type[TaskConfig]] = ()) -> RunConfig:
+    """The config of a run.
+
+    Args:
+        tasks: further tasks that it may be of, as those of a user's own file.
+    """
     values = read_plain_config(folder)
     try:
-        return from_plain(RunConfig, values)
+        return run_config(values, tasks)
     except ValueError as error:
         raise DamagedError(f"{Path(folder) / CONFIG} must be the config of a run, but {error}") from None
 

@@ -15,13 +15,11 @@ from typing import Any, Literal
 import torch
 
 from anymax.data.corpus import Split
-from anymax.latent.estimate import LossNotFiniteError
 from anymax.training.checkpoints import Checkpoint, Checkpoints
 from anymax.training.config import RunConfig
 from anymax.training.folder import CHECKPOINTS
 from anymax.training.lock import FolderLock
 from anymax.training.metrics import Metrics, read_metrics
-from anymax.training.optimizers import AveragedSGD
 from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
 from anymax.training.ranks import Ranks
@@ -87,11 +85,11 @@ class Loop:
                     stop = self._step(signals)
                 except DivergedError as error:
                     return self._give_up(str(error), place)
-                except LossNotFiniteError:
+                except FloatingPointError as error:
                     # Of several ranks one alone may have seen it, and the others would wait for its gradients.
                     if self.ranks.world_size > 1:
                         raise
-                    return self._give_up("the loss of a choice became infinite or undefined", place)
+                    return self._give_up(str(error), place)
                 if stop and not self._is_over():
                     self.reporter.message(f"stopped and saved at step {self.progress.step} of {self.total_steps}")
                     return self._outcome("signal")
@@ -107,11 +105,10 @@ class Loop:
 
     @property
     def is_early(self) -> bool:
-        """Whether `stop` ends the run at the evaluation of this step; one that will average is not over before."""
+        """Whether `stop` ends the run at the evaluation of this step; never before a phase that is still to come."""
         stop, progress = self.config.stop, self.progress
         is_evaluated = progress.evaluated is not None and progress.evaluated.step == progress.step
-        is_waiting = self.updater.averaging is not None and progress.averaging_since is None
-        if stop is None or is_waiting or not is_evaluated or progress.step >= self.total_steps:
+        if stop is None or not is_evaluated or progress.step >= self.total_steps or self.updater.is_waiting(progress):
             return False
         return stop.is_due(progress.goals, self.batches.epoch)
 
@@ -121,7 +118,9 @@ class Loop:
     def _step(self, signals: StopSignals) -> bool:
         """One step and what is due after it; whether some rank was asked to stop."""
         began = time.perf_counter()
-        self._begin_averaging()
+        message = self.updater.begin_phase(self.progress, self.batches.epoch)
+        if message is not None:
+            self.reporter.message(message)
         totals, rate, stop = self._accumulate(signals)
         lr, norm = self._update(totals, rate)
         totals.seconds = time.perf_counter() - began
@@ -142,17 +141,6 @@ class Loop:
         if is_over or is_best or stop or progress.step % self.config.checkpoint_every == 0:
             self._save()
         return stop
-
-    def _begin_averaging(self) -> None:
-        """Have the optimizer average from this step on, where it is time."""
-        optimizer, progress = self.config.optimizer, self.progress
-        if not isinstance(optimizer, AveragedSGD) or progress.averaging_since is not None:
-            return
-        if optimizer.begin.is_due(progress.goals, self.batches.epoch):
-            assert self.updater.averaging is not None
-            self.updater.averaging.begin()
-            progress.averaging_since, progress.goals = progress.step, []
-            self.reporter.message(f"averaging begins after step {progress.step}")
 
     def _is_evaluation_due(self) -> bool:
         step, every = self.progress.step, self.config.evaluate_every
@@ -200,7 +188,6 @@ class Loop:
     def _record(self, lr: float, norm: float) -> None:
         progress, since = self.progress, self.progress.since_record
         watch = self.task.watch()
-        averaging = {} if self.updater.averaging is None else {"averaging": float(self.updater.is_averaging)}
         record = TrainRecord(
             step=progress.step,
             epoch=self.batches.epoch + self.batches.position / len(self.batches),
@@ -210,7 +197,7 @@ class Loop:
             items=progress.items,
             items_per_second=since.count / since.seconds,
             seconds=progress.seconds,
-            log=self.task.logged(since) | averaging,
+            log=self.task.logged(since) | self.updater.log(),
             watch=watch,
         )
         progress.since_record = Totals()
@@ -230,10 +217,11 @@ class Loop:
         if goal not in metrics:
             raise ValueError(f"goal must be a metric of evaluate, {', '.join(metrics)}, got {goal!r}")
         progress.evaluated = Evaluated(progress.step, metrics)
-        limit = math.inf if progress.best is None else progress.best.metrics[goal]
+        sign = -1.0 if self.task.larger_is_better else 1.0
+        limit = math.inf if progress.best is None else sign * progress.best.metrics[goal]
         # An undefined number is never the best. The first rank decides, should others differ in the last digit.
-        first = self.ranks.is_first
-        is_less, value = self.ranks.sum([first and metrics[goal] < limit, metrics[goal] if first else 0.0])
+        first, reached = self.ranks.is_first, sign * metrics[goal]
+        is_less, value = self.ranks.sum([first and reached < limit, reached if first else 0.0])
         is_best = bool(is_less)
         progress.goals.append(value)
         if is_best:

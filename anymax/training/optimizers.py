@@ -6,24 +6,46 @@ digits.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from anymax.training.checks import check_counts, check_not_negative, check_positive, check_shares
-from anymax.training.triggers import AtEpoch, NonMonotone
+from anymax.training.triggers import AtEpoch, NonMonotone, Trigger
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer
+    from torch.optim import Optimizer as TorchOptimizer
 
     Group = dict[str, Any]
     # Or groups of them as torch takes them: "params", and what else the group should hold.
     Parameters = Iterable[nn.Parameter] | Iterable[Group]
 
 
+class Optimizer(ABC):
+    """The config of an optimizer."""
+
+    # Tensors of a parameter's size that the optimizer keeps for it.
+    held: ClassVar[int]
+    lr: float
+
+    @abstractmethod
+    def build(self, parameters: Parameters) -> TorchOptimizer:
+        """The optimizer of these parameters."""
+
+    @property
+    def waits_for(self) -> Trigger | None:
+        """When the loop has it begin to average; None where it never does."""
+        return None
+
+    def toy(self) -> Self:
+        """The same for a run of a few steps."""
+        return self
+
+
 @dataclass(frozen=True)
-class Nesterov:
+class Nesterov(Optimizer):
     """Steps along a moving sum of gradients that looks one step ahead; the same with a changing rate.
 
     Args:
@@ -31,7 +53,6 @@ class Nesterov:
         weight_decay: this share of the parameters is added to their gradients.
     """
 
-    # Tensors of a parameter's size that the optimizer keeps for it.
     held: ClassVar[int] = 1
 
     lr: float
@@ -44,7 +65,7 @@ class Nesterov:
         check_shares(momentum=self.momentum)
         check_not_negative(weight_decay=self.weight_decay)
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters."""
         from torch.optim import SGD as TorchSGD
 
@@ -54,7 +75,7 @@ class Nesterov:
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class Adagrad(Optimizer):
     """Each entry's rate falls with the sum of its squared gradients. Duchi et al. 2011.
 
     Args:
@@ -75,7 +96,7 @@ class Adagrad:
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay, initial_accumulator=self.initial_accumulator, eps=self.eps)
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adagrad as TorchAdagrad
 
@@ -91,7 +112,7 @@ class Adagrad:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimizer):
     """Moving means of gradients over the root of those of their squares. Kingma and Ba 2015.
 
     Args:
@@ -111,7 +132,7 @@ class Adam:
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adam as TorchAdam
 
@@ -119,7 +140,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Optimizer):
     """Adam with weight decay apart from the gradients. Loshchilov and Hutter 2019.
 
     Args:
@@ -140,7 +161,7 @@ class AdamW:
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters."""
         from torch.optim import AdamW as TorchAdamW
 
@@ -158,7 +179,7 @@ class AdamW:
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Optimizer):
     """Steps against the gradient, with nothing held between them.
 
     Args:
@@ -175,7 +196,7 @@ class SGD:
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay)
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters."""
         from torch.optim import SGD as TorchSGD
 
@@ -184,7 +205,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class AveragedSGD:
+class AveragedSGD(Optimizer):
     """SGD, and from some step on the mean of where its steps led, which is then what is evaluated and saved.
 
     Args:
@@ -215,11 +236,15 @@ class AveragedSGD:
         check_not_negative(weight_decay=self.weight_decay, decay=self.decay, power=self.power)
         check_counts(0, start=self.start)
 
-    def toy(self) -> AveragedSGD:
+    @property
+    def waits_for(self) -> Trigger:
+        return self.begin
+
+    def toy(self) -> Self:
         """The same from the first step on, as a toy does not live to see evaluations get worse."""
         return replace(self, begin=AtEpoch(0))
 
-    def build(self, parameters: Parameters) -> Optimizer:
+    def build(self, parameters: Parameters) -> TorchOptimizer:
         """The optimizer of these parameters; the loop tells it when to begin."""
         from anymax.training.averaged_sgd import AveragedSGD as AveragingOptimizer
 
@@ -232,9 +257,6 @@ class AveragedSGD:
             start=self.start,
             published=self.published,
         )
-
-
-OptimizerConfig = Nesterov | Adagrad | Adam | AdamW | SGD | AveragedSGD
 
 
 def _grouped(parameters: Parameters) -> list[Group]:

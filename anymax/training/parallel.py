@@ -11,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from anymax.training.ranks import Ranks
 from anymax.training.task import Task
-from anymax.vocabulary import OutputLayer
 
 
 def wrap(task: Task, ranks: Ranks, kind: str, *, compile: bool) -> nn.Module:
@@ -92,7 +91,5 @@ def _shard(task: Task, ranks: Ranks) -> None:
     for group in task.groups():
         fully_shard(group, mesh=mesh)
     fully_shard(task.model, mesh=mesh)
-    for module in task.model.modules():
-        if isinstance(module, OutputLayer):
-            for method in ("log_prob", "log_probs"):
-                register_fsdp_forward_method(module, method)
+    for module, method in task.forward_methods():
+        register_fsdp_forward_method(module, method)

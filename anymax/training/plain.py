@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+# Dataclasses by the abstract class they are subclasses of.
+Kinds = Mapping[type, tuple[type, ...]]
 
 # Characters of a value in a message.
 MOST_SHOWN = 120
@@ -30,33 +32,110 @@ def as_plain(value: Any) -> Any:
     raise TypeError(f"configs must be made of dataclasses, tuples, numbers, strings and paths, got {value!r}")
 
 
-def from_plain(kind: type[T], values: Any, *, place: str = "") -> T:
+def from_plain(kind: type[T], values: Any, *, place: str = "", kinds: Kinds | None = None) -> T:
     """The dataclass that `as_plain` gave these values for.
 
     Args:
         kind: the dataclass.
         place: what stands before the names of fields in messages.
+        kinds: the dataclasses that may stand where a field is of an abstract class.
     """
-    result: T = _dataclass(kind, values, place)
+    result: T = _Reader(kinds or {}).read(kind, values, place)
     return result
 
 
-def _dataclass(kind: Any, values: Any, place: str) -> Any:
-    if not isinstance(values, dict):
-        raise ValueError(
-            f"{place or 'the config'} must be an object, the fields of {kind.__name__}, got {shown(values)}"
+def with_absolute_paths(config: T) -> T:
+    """The same dataclass with every path in it absolute, so that it means the same from any folder."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if isinstance(value, Path):
+            changes[field.name] = value.absolute()
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changes[field.name] = with_absolute_paths(value)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+class _Reader:
+    """Reads plain values as what the hints of fields say.
+
+    Args:
+        kinds: as in `from_plain`.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.kinds = kinds
+
+    def read(self, kind: Any, values: Any, place: str) -> Any:
+        """The dataclass of an object."""
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"{place or 'the config'} must be an object, the fields of {kind.__name__}, got {shown(values)}"
+            )
+        given = {name: value for name, value in values.items() if name != "kind"}
+        if values.get("kind", kind.__name__) != kind.__name__:
+            raise ValueError(f"{_at(place, 'kind')} must be {kind.__name__!r}, got {shown(values['kind'])}")
+        fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+        _check_names(kind, fields, given, place)
+        hints = get_type_hints(kind)
+        arguments = {name: self._parse(hints[name], value, _at(place, name)) for name, value in given.items()}
+        try:
+            return kind(**arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{place}: {error}" if place else str(error)) from error
+
+    def _parse(self, hint: Any, value: Any, place: str) -> Any:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hint in self.kinds:
+            return self._union(self.kinds[hint], value, place)
+        if origin in (Union, types.UnionType):
+            return self._union(arguments, value, place)
+        if origin is Literal:
+            if not any(value == choice and type(value) is type(choice) for choice in arguments):
+                raise ValueError(f"{place} must be one of {', '.join(map(repr, arguments))}, got {shown(value)}")
+            return value
+        if origin is tuple:
+            return self._tuple(arguments, value, place)
+        if origin is list:
+            return list(self._tuple((arguments[0], ...), value, place))
+        if origin in (dict, Mapping):
+            if not isinstance(value, dict):
+                raise ValueError(f"{place} must be an object, got {shown(value)}")
+            return {key: self._parse(arguments[1], entry, _at(place, key)) for key, entry in value.items()}
+        if dataclasses.is_dataclass(hint):
+            return self.read(hint, value, place)
+        return _scalar(hint, value, place)
+
+    def _union(self, members: tuple[Any, ...], value: Any, place: str) -> Any:
+        if value is None and type(None) in members:
+            return None
+        rest = [member for member in members if member is not type(None)]
+        if len(rest) == 1:
+            return self._parse(rest[0], value, place)
+        kinds: dict[str, Any] = {_name(member): member for member in rest if dataclasses.is_dataclass(member)}
+        if isinstance(value, dict) and kinds:
+            kind = value.get("kind")
+            if not isinstance(kind, str) or kind not in kinds:
+                raise ValueError(f"{_at(place, 'kind')} must be one of {', '.join(kinds)}, got {shown(kind)}")
+            return self.read(kinds[kind], value, place)
+        for member in sorted(rest, key=lambda member: member is not type(value)):
+            try:
+                return self._parse(member, value, place)
+            except ValueError:
+                continue
+        raise ValueError(f"{place} must be one of {', '.join(map(_name, members))}, got {shown(value)}")
+
+    def _tuple(self, arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{place} must be a list, got {shown(value)}")
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            arguments = (arguments[0],) * len(value)
+        if len(value) != len(arguments):
+            raise ValueError(f"{place} must have {len(arguments)} entries, got {len(value)}")
+        return tuple(
+            self._parse(hint, entry, f"{place}[{i}]")
+            for i, (hint, entry) in enumerate(zip(arguments, value, strict=True))
         )
-    given = {name: value for name, value in values.items() if name != "kind"}
-    if values.get("kind", kind.__name__) != kind.__name__:
-        raise ValueError(f"{_at(place, 'kind')} must be {kind.__name__!r}, got {shown(values['kind'])}")
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-    _check_names(kind, fields, given, place)
-    hints = get_type_hints(kind)
-    arguments = {name: _parse(hints[name], value, _at(place, name)) for name, value in given.items()}
-    try:
-        return kind(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 
 def _check_names(kind: Any, fields: Mapping[str, Any], given: Mapping[str, Any], place: str) -> None:
@@ -71,59 +150,6 @@ def _check_names(kind: Any, fields: Mapping[str, Any], given: Mapping[str, Any],
     ]
     if missing:
         raise ValueError(f"{where} lacks the field {missing[0]!r}; add it")
-
-
-def _parse(hint: Any, value: Any, place: str) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _union(arguments, value, place)
-    if origin is Literal:
-        if not any(value == choice and type(value) is type(choice) for choice in arguments):
-            raise ValueError(f"{place} must be one of {', '.join(map(repr, arguments))}, got {shown(value)}")
-        return value
-    if origin is tuple:
-        return _tuple(arguments, value, place)
-    if origin is list:
-        return list(_tuple((arguments[0], ...), value, place))
-    if origin in (dict, Mapping):
-        if not isinstance(value, dict):
-            raise ValueError(f"{place} must be an object, got {shown(value)}")
-        return {key: _parse(arguments[1], entry, _at(place, key)) for key, entry in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, value, place)
-    return _scalar(hint, value, place)
-
-
-def _union(members: tuple[Any, ...], value: Any, place: str) -> Any:
-    if value is None and type(None) in members:
-        return None
-    rest = [member for member in members if member is not type(None)]
-    if len(rest) == 1:
-        return _parse(rest[0], value, place)
-    kinds: dict[str, Any] = {_name(member): member for member in rest if dataclasses.is_dataclass(member)}
-    if isinstance(value, dict) and kinds:
-        kind = value.get("kind")
-        if not isinstance(kind, str) or kind not in kinds:
-            raise ValueError(f"{_at(place, 'kind')} must be one of {', '.join(kinds)}, got {shown(kind)}")
-        return _dataclass(kinds[kind], value, place)
-    for member in sorted(rest, key=lambda member: member is not type(value)):
-        try:
-            return _parse(member, value, place)
-        except ValueError:
-            continue
-    raise ValueError(f"{place} must be one of {', '.join(map(_name, members))}, got {shown(value)}")
-
-
-def _tuple(arguments: tuple[Any, ...], value: Any, place: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{place} must be a list, got {shown(value)}")
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        arguments = (arguments[0],) * len(value)
-    if len(value) != len(arguments):
-        raise ValueError(f"{place} must have {len(arguments)} entries, got {len(value)}")
-    return tuple(
-        _parse(hint, entry, f"{place}[{i}]") for i, (hint, entry) in enumerate(zip(arguments, value, strict=True))
-    )
 
 
 def _scalar(hint: Any, value: Any, place: str) -> Any:

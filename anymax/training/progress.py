@@ -52,7 +52,8 @@ class Progress:
         since_record: the steps since the last record.
         evaluated: the step of the last evaluation, and what it gave.
         best: the same of the best one.
-        goals: the metric that should fall, of every evaluation; where the optimizer averages, of those since it does.
+        goals: the goal of every evaluation, negated where larger is better; where the optimizer averages, of those
+            since it does.
         averaging_since: after how many steps the optimizer began to average; None where it did not.
     """
 

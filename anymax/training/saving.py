@@ -114,9 +114,7 @@ class Saver:
         made = self._state_made(progress, is_empty="optimizer" not in checkpoint.tensors)
         load_optimizer(model, optimizer, made, checkpoint.tensors.get("optimizer", {}), checkpoint.file("optimizer"))
         self.saved = checkpoint.step
-        if self.updater.averaging is not None and progress.averaging_since is not None:
-            self.updater.averaging.begin()
-            self.updater.averaging.take_back()
+        self.updater.resume_phase(progress)
         carry = self._load_carry(checkpoint.tensors.get("carry", {}), checkpoint.file("carry"))
         if carry is None and batches.position > 0 and self.task.new_carry() is not None:
             raise ValueError(f"{checkpoint.file('carry')} is missing, and an epoch cannot be resumed without it")

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from anymax.data.corpus import Split
+from anymax.data.prepared import Announce
 from anymax.training.progress import Totals
+from anymax.training.report import MetricsReport, Report
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,35 @@ class Batches(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Images in rows.
+
+    Args:
+        images: (rows, columns, pixels) from 0 to 1.
+        rows: what each row is.
+        columns: what each column is, or None.
+    """
+
+    title: str
+    images: Tensor
+    rows: list[str]
+    columns: list[str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LatentView:
+    """What a discrete latent does.
+
+    Args:
+        gallery: None where the images are features that nobody can look at.
+        counts: of a game, how often each message is the likeliest, the most frequent first; else None.
+    """
+
+    gallery: Gallery | None
+    counts: list[int] | None = None
+
+
 class Task(ABC):
     """A model, the data it learns from, its loss, and how well it does.
 
@@ -62,7 +94,9 @@ class Task(ABC):
     model: nn.Module
     """The bare model, made alike on every rank. It is moved to the device of the ranks before training."""
     goal: str
-    """The metric of `evaluate` that is best when smallest."""
+    """The metric of `evaluate` that the best checkpoint is chosen by."""
+    larger_is_better: bool = False
+    """Whether the goal is best when largest, as BLEU is."""
     item: str
     """What is counted, as "token"."""
 
@@ -81,6 +115,29 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         """How well the model does on a split, the same on every rank; called in evaluation mode without gradients."""
+
+    def report(self, split: Split, options: Any = None, *, announce: Announce) -> Report:
+        """All there is to say about the model on a split, for `anymax evaluate` and after training.
+
+        Args:
+            options: as the `evaluation_options` of the config; by default those.
+            announce: called with a line that says what is being done.
+        """
+        self.model.eval()
+        with torch.no_grad():
+            return MetricsReport(split, self.evaluate(self.model, split))
+
+    def sample(self) -> str | None:
+        """Something that the model generates, to be shown after training."""
+        return None
+
+    def next_commands(self) -> list[list[str]]:
+        """Commands to try after training besides `evaluate` and `resume`: a verb and what follows the run."""
+        return []
+
+    def latent_view(self) -> LatentView | None:
+        """What the discrete latent of the model does; None where it has none."""
+        return None
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -121,6 +178,10 @@ class Task(ABC):
     def undecayed(self) -> set[nn.Parameter]:
         """Parameters that weight decay leaves alone."""
         return set()
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        """Methods besides `forward` that read parameters, as an output layer's `log_prob`: FSDP2 gathers for them."""
+        return []
 
     def groups(self) -> list[list[nn.Module]]:
         """Modules that FSDP2 shards together, in the order they run; tied ones form one group. The rest is one more."""

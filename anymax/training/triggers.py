@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from anymax.training.checks import check_counts
 
@@ -17,6 +18,8 @@ class NonMonotone:
     Args:
         window: how many evaluations before the last one do not count.
     """
+
+    needs_evaluations: ClassVar[bool] = True
 
     window: int = 5
 
@@ -41,6 +44,8 @@ class AtEpoch:
     Args:
         epoch: how many; 0 is the first step.
     """
+
+    needs_evaluations: ClassVar[bool] = False
 
     epoch: int
 

@@ -13,6 +13,7 @@ from anymax.training.checks import check_not_negative
 from anymax.training.config import Precision, RunConfig
 from anymax.training.parallel import drop_gathered, whole
 from anymax.training.plain import shown
+from anymax.training.progress import Progress
 from anymax.training.ranks import Ranks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,6 +86,34 @@ class Updater:
     def forget(self) -> None:
         """Drop the gradients."""
         self.optimizer.zero_grad()
+
+    def begin_phase(self, progress: Progress, epochs: int) -> str | None:
+        """Have the optimizer average from this step on, where it is time; what to report then.
+
+        Args:
+            epochs: how many epochs are finished.
+        """
+        trigger = self.config.optimizer.waits_for
+        if not self.is_waiting(progress) or trigger is None or not trigger.is_due(progress.goals, epochs):
+            return None
+        assert self.averaging is not None
+        self.averaging.begin()
+        progress.averaging_since, progress.goals = progress.step, []
+        return f"averaging begins after step {progress.step}"
+
+    def is_waiting(self, progress: Progress) -> bool:
+        """Whether averaging is still to begin."""
+        return self.averaging is not None and progress.averaging_since is None
+
+    def resume_phase(self, progress: Progress) -> None:
+        """Bring the optimizer, whose state was loaded, into the phase that it was saved in."""
+        if self.averaging is not None and progress.averaging_since is not None:
+            self.averaging.begin()
+            self.averaging.take_back()
+
+    def log(self) -> dict[str, float]:
+        """What records hold of the optimizer's phase."""
+        return {} if self.averaging is None else {"averaging": float(self.is_averaging)}
 
     @property
     def is_averaging(self) -> bool:

@@ -9,8 +9,8 @@ import pytest
 
 from anymax.analysis import comparison
 from anymax.analysis.comparison import Chosen, Point, Result
+from anymax.display import COLOURS
 from anymax.evaluation import Bin, FrequencyTable
-from anymax.evaluation.frequency_report import COLOURS
 
 
 def result(recipe: str, seed: int, perplexity: float) -> Result:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wide terminal, and no pictures of losses by frequency, which are tested elsewhere."""
     monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr("anymax.evaluation.frequency_report.plot", lambda path, tables: Path(path).touch())
+    monkeypatch.setattr("anymax.display.Figure.save", lambda figure, path: Path(path).touch())
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_model_follows_the_text_by_learning_from_it(
     told = out(capsys, "evaluate", runs / name, *options)
     every = "" if block is None else f" every {block} tokens"
     assert f"test, with dynamic evaluation{every} (rms, lr 0.002, decay 0.02, epsilon 0.001, sum of squares): " in told
-    changed = ("" if block is None else f"-block-{block}") + "-batch_size-8-max_batches-3"
+    changed = ("" if block is None else f"-block-{block}") + "-batch-size-8-max-batches-3"
     written = json.loads((runs / name / "evaluations" / f"test-adapt-dynamic{changed}.json").read_text())
     assert (written["adapt"]["kind"], written["adapt"]["max_batches"]) == ("DynamicEvaluation", 3)
     alone = measured(runs / name)

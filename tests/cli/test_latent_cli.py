@@ -105,7 +105,7 @@ def test_choices_are_compared_side_by_side(capsys: pytest.CaptureFixture[str], m
         assert row.split("|")[2].strip() == f"{tested['loss']:.4g}"
     assert f"anymax {' '.join(command)}" in page
     assert Path("both/comparison.png").exists() == (importlib.util.find_spec("matplotlib") is not None)
-    assert "--context must be left out" in complaint(capsys, "evaluate", f"both/{recipes[0]}-seed-1", "--context", "4")
+    assert "Unrecognized options" in complaint(capsys, "evaluate", f"both/{recipes[0]}-seed-1", "--context", "4")
 
 
 def test_features_are_found_from_any_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

@@ -14,9 +14,10 @@ from anymax.cli.train import new_run
 from anymax.data.random_lengths import RandomLengths
 from anymax.models.estimator_config import Score
 from anymax.recipes import names
-from anymax.training import NonMonotone, RunConfig, read_config, read_metrics
+from anymax.training import NonMonotone, read_config, read_metrics
+from anymax.training.config import run_config
 from anymax.training.folder import SUMMARY, TESTED
-from anymax.training.plain import as_plain, from_plain
+from anymax.training.plain import as_plain
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")
@@ -93,7 +94,7 @@ def test_published_forms_are_options_that_a_config_keeps():
     options = ["--model.input.windows", "padded", "--evaluation.first-window", "block"]
     config = new_run("wikitext103.character_cnn", options).config
     assert (config.task.model.input.windows, config.task.evaluation.first_window) == ("padded", "block")
-    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(config)))) == config
+    assert run_config(json.loads(json.dumps(as_plain(config)))) == config
 
 
 def test_steps_take_the_place_of_epochs_and_epochs_that_of_steps():

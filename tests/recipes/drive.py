@@ -21,15 +21,15 @@ from unittest.mock import patch
 
 import torch
 
-from anymax.analysis.evaluated import evaluate_task
 from anymax.cli.generate import continued
 from anymax.data import prepare
 from anymax.recipes import find
 from anymax.training import LanguageModeling, RunConfig, Task, open_run, resume, train
 from anymax.training.checkpoints import Checkpoints
 from anymax.training.folder import CHECKPOINTS
-from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.reporting import EvaluationRecord, Silent
+from anymax.training.tasks.language_modeling.report import evaluate_task
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.differences import differences
 
 # By then the config lies in the folder; a run without it is no run yet.

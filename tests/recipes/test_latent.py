@@ -15,10 +15,10 @@ from anymax.data.images import Images
 from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
 from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
 from anymax.recipes import choices, find, names
-from anymax.training import Adam, Constant, Ranks, RunConfig, as_plain, from_plain, train
-from anymax.training.bit_vectors_config import BitVectors
-from anymax.training.semi_supervised_config import SemiSupervised
-from anymax.training.signalling_config import Signalling
+from anymax.training import Adam, Constant, Ranks, as_plain, run_config, train
+from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.semi_supervised.config import SemiSupervised
+from anymax.training.tasks.signalling.config import Signalling
 
 RECIPES = [name for name in names() if name.startswith("latent.")]
 CHOICES = [f"{name}.{value}" for name in RECIPES for value in choices(name).values]
@@ -53,7 +53,7 @@ def test_a_choice_is_a_config_of_its_own_that_comes_back_from_its_file(name: str
     assert isinstance(config.task, RECIPE_TASKS[base.partition(".")[2]][0])
     assert find(name).__doc__ == find(base).__doc__
     for each in (config, config.toy()):
-        assert from_plain(RunConfig, json.loads(json.dumps(as_plain(each)))) == each
+        assert run_config(json.loads(json.dumps(as_plain(each)))) == each
     others = [find(f"{base}.{value}")() for value in choices(base).values]
     assert others.count(config) == 1
 
@@ -114,7 +114,7 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZED)
 def test_models_have_the_size_of_the_paper(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("anymax.training.image_task.open_images", blank(60_000, 28))
+    monkeypatch.setattr("anymax.training.tasks.image_task.open_images", blank(60_000, 28))
     task = find(name)().task.build(Path(), Ranks(), seed=1, announce=lambda *_: None)
     size = sum(parameter.numel() for parameter in task.model.parameters())
     _, recipe, estimator = name.split(".")
@@ -224,7 +224,7 @@ def test_quick_forms_take_the_embedded_digits_and_few_steps(name: str, monkeypat
     published = find(name.replace("_quick", ""))()
     assert config.task.images == ImageSet()
     assert (config.task.estimator, config.task.batch_size) == (published.task.estimator, published.task.batch_size)
-    monkeypatch.setattr("anymax.training.image_task.open_images", blank(1437, 8))
+    monkeypatch.setattr("anymax.training.tasks.image_task.open_images", blank(1437, 8))
     task = config.task.build(Path(), Ranks(), seed=1, announce=lambda *_: None)
     steps = config.total_steps(task.batches("train").length)
     assert 500 < steps < 3000 and config.evaluate_every < steps / 2

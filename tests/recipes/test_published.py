@@ -7,8 +7,8 @@ import torch
 
 from anymax.models import LanguageModelConfig, build_language_model
 from anymax.recipes import billion_word, find, names, wikitext103
-from anymax.training.language_modeling_config import Blocks, Sentences
 from anymax.training.optimizers import Nesterov
+from anymax.training.tasks.language_modeling.config import Blocks, Sentences
 from tests.lexicons import Made
 
 WIKITEXT, WIKITEXT_PIECES = 267_744, 33_337

@@ -11,9 +11,9 @@ import torch
 from anymax.data import Lexicon
 from anymax.models import Full, LearnedEntmaxAttention, build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
-from anymax.training.config import LanguageModeling, RunConfig
+from anymax.training.config import LanguageModeling, RunConfig, run_config
 from anymax.training.optimizers import Adam
-from anymax.training.plain import as_plain, from_plain
+from anymax.training.plain import as_plain
 
 FACTORIZATIONS = ["softmax", "softmax_tied", "bpe", "bpe_tied", "adaptive_softmax", "character_cnn", "adaptive"]
 FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
@@ -33,8 +33,8 @@ def test_a_recipe_tells_in_its_first_line_what_it_is_and_gives_a_config(name: st
 @pytest.mark.parametrize("name", names())
 def test_a_recipe_comes_back_from_its_file(name: str) -> None:
     run = find(name)()
-    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(run)))) == run
-    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(run.toy())))) == run.toy()
+    assert run_config(json.loads(json.dumps(as_plain(run)))) == run
+    assert run_config(json.loads(json.dumps(as_plain(run.toy())))) == run.toy()
 
 
 LANGUAGE_MODELS = [name for name in names() if isinstance(find(name)().task, LanguageModeling)]

@@ -5,8 +5,8 @@ import torch
 
 from anymax.models import AWDLSTMConfig, build_language_model
 from anymax.recipes import find, names
-from anymax.training.language_modeling_config import Contiguous
 from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.tasks.language_modeling.config import Contiguous
 from anymax.training.triggers import NonMonotone
 from tests.lexicons import Made
 

@@ -37,8 +37,8 @@ from anymax.cli.generate import continued
 from anymax.cli.train import new_run
 from anymax.training import open_run, resume, train
 from anymax.training.checkpoints import STATE, _digest, _digest_of_state
-from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.reporting import Silent
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.toys import StoppingAt
 
 # Words and subwords, a carried state, averages, a discrete latent; between them every optimizer that is fused.

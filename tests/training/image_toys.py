@@ -13,10 +13,10 @@ from anymax.data.images import Images
 from anymax.models.bit_mapping_config import IndependentBits, TopKBits
 from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
 from anymax.training import Adam, Constant, Ranks, RunConfig
-from anymax.training.bit_vectors_config import BitVectors
-from anymax.training.image_task import ImageTask
-from anymax.training.semi_supervised_config import SemiSupervised
-from anymax.training.signalling_config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.image_task import ImageTask
+from anymax.training.tasks.semi_supervised.config import SemiSupervised
+from anymax.training.tasks.signalling.config import Signalling
 
 ImageConfig = SemiSupervised | Signalling | BitVectors
 

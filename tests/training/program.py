@@ -24,19 +24,17 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
-from anymax.training import AtEpoch, AveragedSGD, Constant, RunConfig, config, from_plain, joined, resume, train
+from anymax.training import AtEpoch, AveragedSGD, Constant, RunConfig, joined, resume, run_config, train
 from anymax.training.parallel import accumulating, whole, wrap
 from anymax.training.ranks import PeerError, leave
 from anymax.training.tensors import load_model, model_tensors
 from anymax.training.updater import Updater
 from tests.training.toys import Toy, ToyTask
 
-config.TaskConfig = Toy
-
 
 def do(job: dict[str, Any]) -> None:
     """Train or resume, in the folder and with the config of a job."""
-    run = from_plain(RunConfig, job["config"])
+    run = run_config(job["config"], tasks=[Toy])
     if job["resume"]:
         resume(job["folder"], config=run)
     else:

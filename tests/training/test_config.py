@@ -18,9 +18,9 @@ from anymax.training import (
     Constant,
     CosineCycles,
     NonMonotone,
-    RunConfig,
     as_plain,
     from_plain,
+    run_config,
 )
 from anymax.training.folder import changes, read_config, write_config
 from tests.training.toys import Toy, toy_config
@@ -119,19 +119,17 @@ def test_a_mistake_is_named_by_its_place(change: dict, message: str):
         from_plain(Tree, {**through_json(TREE), **change})
 
 
-def test_what_a_class_refuses_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+def test_what_a_class_refuses_is_told_with_its_place():
     values = through_json(toy_config())
     values["optimizer"]["lr"] = -1.0
     with pytest.raises(ValueError, match=r"optimizer: lr must be above 0 and finite, got -1\.0"):
-        from_plain(RunConfig, values)
+        run_config(values, [Toy])
 
 
-def test_a_run_config_comes_back_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+def test_a_run_config_comes_back_from_its_folder(tmp_path: Path):
     config = toy_config(optimizer=Adagrad(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
     write_config(tmp_path, config)
-    assert read_config(tmp_path) == config
+    assert read_config(tmp_path, [Toy]) == config
     (tmp_path / "config.json").write_text('{"task": ')
     with pytest.raises(ValueError, match=r"config.json is damaged"):
         read_config(tmp_path)
@@ -140,8 +138,7 @@ def test_a_run_config_comes_back_from_its_folder(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("every", ["epoch", 3, None])
-def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every):
-    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     config = toy_config(
         optimizer=AveragedSGD(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
         evaluate_every=every,
@@ -149,10 +146,10 @@ def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, monkeypatch
         stop=None if every is None else NonMonotone(4),
     )
     write_config(tmp_path, config)
-    assert read_config(tmp_path) == config
+    assert read_config(tmp_path, [Toy]) == config
     values = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(ValueError, match=r"evaluate_every must be one of a whole number, 'epoch', null, got 'year'"):
-        from_plain(RunConfig, {**values, "evaluate_every": "year"})
+        run_config({**values, "evaluate_every": "year"}, [Toy])
 
 
 def test_steps_are_added_up_over_epochs_of_different_lengths():

@@ -10,8 +10,8 @@ import torch
 
 from anymax.models import Full, Mixture, Sparse
 from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
-from anymax.training import Adam, Cosine, Dirichlet, Ranks, RunConfig, as_plain, from_plain, open_run, resume, train
-from anymax.training.dirichlet import DirichletTask
+from anymax.training import Adam, Cosine, Dirichlet, Ranks, RunConfig, as_plain, open_run, resume, run_config, train
+from anymax.training.tasks.dirichlet.task import DirichletTask
 from tests.training.differences import differences
 from tests.training.toys import StoppingAt
 
@@ -140,7 +140,7 @@ def test_a_transform_learns_at_its_own_rate():
 @pytest.mark.parametrize("name", list(OUTPUTS))
 def test_a_config_comes_back_from_its_file(name: str):
     config = run(experiment(OUTPUTS[name], batch_size=8))
-    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(config)))) == config
+    assert run_config(json.loads(json.dumps(as_plain(config)))) == config
 
 
 @pytest.mark.parametrize(

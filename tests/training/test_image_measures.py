@@ -8,8 +8,8 @@ import torch
 
 from anymax.evaluation.importance import log_likelihood
 from anymax.models.estimator_config import Score, SparseSum, SumSample
-from anymax.training import signalling as signalling_task
-from anymax.training.image_task import EVALUATION_SEED
+from anymax.training.tasks.image_task import EVALUATION_SEED
+from anymax.training.tasks.signalling import task as signalling_task
 from tests.training.image_toys import CLASSES, DRAWN, EXACT, build, measure, small_batches, some_batches, without_noise
 
 pytestmark = pytest.mark.usefixtures("one_thread")

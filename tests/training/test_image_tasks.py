@@ -13,8 +13,8 @@ from torch import Tensor
 from anymax.data.image_config import ImageSet
 from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
 from anymax.models.estimator_config import DenseSum, Relaxed, SparseSum, SumSample
-from anymax.training import Adam, Ranks, RunConfig, as_plain, from_plain, resume, train
-from anymax.training.image_task import ImageTask
+from anymax.training import Adam, Ranks, as_plain, resume, run_config, train
+from anymax.training.tasks.image_task import ImageTask
 from tests.training.differences import differences
 from tests.training.image_toys import (
     CLASSES,
@@ -141,7 +141,7 @@ def test_a_loss_that_is_no_number_stops_with_the_weights_from_before(tmp_path: P
 @pytest.mark.parametrize("name", ALL)
 def test_a_config_comes_back_from_its_file(name: str):
     config = run(ALL[name], steps=3)
-    assert from_plain(RunConfig, json.loads(json.dumps(as_plain(config)))) == config
+    assert run_config(json.loads(json.dumps(as_plain(config)))) == config
     assert not config.task.is_likelihood
 
 

@@ -11,7 +11,7 @@ from anymax.data import RandomLengths
 from anymax.models import AWDLSTMConfig
 from anymax.recipes import find
 from anymax.training import Ranks, RunConfig, open_run, read_metrics, train
-from anymax.training.language_modeling_config import Contiguous, Evaluation
+from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation
 
 QUICK = {"threads": 1, "device": "cpu", "steps": 3, "evaluate_every": None, "checkpoint_every": 99}
 

@@ -82,7 +82,7 @@ def test_stopping_after_every_step_changes_nothing(tmp_path: Path, whole):
 
 
 def test_a_run_reads_its_own_config(tmp_path: Path, whole, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("anymax.training.config.TaskConfig", Toy)
+    monkeypatch.setattr("anymax.training.config.TASKS", (Toy,))
     train(KINDS["blocks"], tmp_path / "run", reporter=StoppingAt(4))
     resume(tmp_path / "run")
     assert_same(tmp_path / "run", whole["blocks"], steps=False)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches, RandomLengths
 from anymax.data.prepared import Announce
-from anymax.training import AdamW, Constant, Ranks, RunConfig, Step, Task
+from anymax.training import AdamW, Constant, Ranks, RunConfig, Step, Task, TaskConfig
 from anymax.training.reporting import Silent
 from anymax.vocabulary import FixedInput, FullOutput, tie_
 
@@ -22,7 +22,7 @@ WORDS, DIM = 13, 8
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(TaskConfig):
     """A config as tasks have them.
 
     Args:
@@ -144,6 +144,9 @@ class ToyTask(Task):
 
     def rates(self) -> dict[nn.Parameter, float]:
         return {} if self.config.bias_rate == 1 else {self.model.output.bias: self.config.bias_rate}
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return [(self.model.output, method) for method in self.model.output.forward_methods]
 
     def groups(self) -> list[list[nn.Module]]:
         # The body is what is left, and is sharded with the model itself.

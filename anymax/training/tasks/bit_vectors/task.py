@@ -7,14 +7,16 @@ import math
 import torch
 from torch import Tensor, nn
 
+from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
+from anymax.data.images import Images
 from anymax.data.rows import RowBatches
 from anymax.evaluation.importance import log_likelihood
 from anymax.models.bit_vector_vae import BitVectorVAE, CodeLosses
-from anymax.training.bit_vectors_config import BitVectors
-from anymax.training.image_task import ImageTask, Means, parts
 from anymax.training.ranks import Ranks
-from anymax.training.task import Step
+from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.image_task import COLUMNS, GALLERY_SEED, ImageTask, Means, parts
 
 MEASURED_AT_ONCE = 64
 
@@ -57,6 +59,22 @@ class BitVectorTask(ImageTask):
             "calls": float(found.calls.double().sum()) / max(1, len(batch)),
         }
         return Step(found.losses.sum(), len(batch), log=log)
+
+    @torch.no_grad()
+    def latent_view(self) -> LatentView:
+        return LatentView(self._gallery(self.images["test"]))
+
+    def _gallery(self, images: Images) -> Gallery:
+        """Images of the test split, what their likeliest codes make of them, and what codes drawn at random make."""
+        levels = images.values[:COLUMNS]
+        _, latent = self.model.estimate(levels)
+        drawn = torch.randint(0, 2, (COLUMNS, self.config.num_bits), generator=generator_of(GALLERY_SEED, 0, "codes"))
+        made = [images.numbers(torch.arange(COLUMNS)), self.model.generate(latent.mode())]
+        return Gallery(
+            "Images, their likeliest codes, and codes drawn at random",
+            torch.stack([*made, self.model.generate(drawn.to(made[0].dtype))]),
+            ["image", "of its code", "random code"],
+        )
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """The negative evidence bound with its two parts, in nats, and the likelihood in bits for each pixel.

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anymax.analysis.adapted import adapted, reading_of
 from anymax.data.corpus import Split
 from anymax.data.prepared import Announce
-from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.display import Figure, Table
+from anymax.evaluation import (
+    Choices,
+    FrequencyTable,
+    Perplexity,
+    frequency_report,
+    interpolated_bigram,
+    measure_choices,
+    unigram,
+)
 from anymax.evaluation.adaptation_config import Adaptation
-from anymax.training.language_modeling import LanguageModelingTask
-from anymax.training.language_modeling_config import Evaluation
+from anymax.training.report import Report
+from anymax.training.tasks.language_modeling.adapted import adapted, reading_of
+from anymax.training.tasks.language_modeling.config import Evaluation
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class Baselines:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class LanguageModelReport(Report):
     """What a model reaches on a split.
 
     Args:
@@ -63,6 +73,24 @@ class Evaluated:
             "adapt": None if self.adapt is None else {"kind": type(self.adapt).__name__, **asdict(self.adapt)},
         }
 
+    def lines(self) -> list[str]:
+        adapted = "" if self.adapt is None else f", {self.adapt.sentence()}"
+        lines = [f"{self.split}{adapted}: {self.perplexity}"]
+        if self.choices is not None:
+            lines.append(f"Choices: {self.choices}")
+        if self.baselines is not None:
+            unigram, bigram = self.baselines.unigram.perplexity, self.baselines.bigram.perplexity
+            lines.append(
+                f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}"
+            )
+        return lines
+
+    def tables(self) -> list[Table]:
+        return frequency_report.tables({"loss": self.by_frequency})
+
+    def figures(self, run: str) -> dict[str, Figure]:
+        return {"frequency": frequency_report.figure({run: self.by_frequency})}
+
 
 def evaluate_task(
     task: LanguageModelingTask,
@@ -73,7 +101,7 @@ def evaluate_task(
     choices: bool = False,
     adapt: Adaptation | None = None,
     announce: Announce,
-) -> Evaluated:
+) -> LanguageModelReport:
     """Score every word of a split with the model of a task.
 
     Args:
@@ -96,7 +124,7 @@ def evaluate_task(
         with adapted(task, split, adapt, evaluation or task.config.evaluation, announce=announce) as (model, how):
             measured = task.perplexity(model, split, evaluation=how, each=by_frequency.add, progress=progress)
     needs_choices = choices or (not measured.is_likelihood and adapt is None)
-    return Evaluated(
+    return LanguageModelReport(
         split,
         measured,
         by_frequency.table(),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from anymax.data.random_lengths import RandomLengths as RandomLengths
 from anymax.data.text import Text
+from anymax.evaluation.adaptation_config import CachePointer, DynamicEvaluation
 from anymax.models.language_model_config import LanguageModelConfig, Sparse
 from anymax.training.checks import check_counts
+from anymax.training.report import EvaluationOptions
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
-    from anymax.training.language_modeling import LanguageModelingTask
     from anymax.training.ranks import Ranks
+    from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,67 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class LanguageModeling:
+class LanguageModelOptions(EvaluationOptions):
+    """Options of `anymax evaluate` for language models.
+
+    Args:
+        block: tokens in a window, context included; None takes what the run's config has.
+        context: tokens of a window that only serve as context; None takes what the run's config has.
+        windows: of one length, of whole sentences up to it, or of one sentence each; None takes what the config has.
+        first_window: "stride" has no window score more than the block less the context, as fairseq does; "block" scores
+            a whole first block; None takes what the config has.
+        rows: for models that carry a state: how many parts of the text are read side by side; 1 is exact, and what
+            --adapt takes.
+        adapt: let the model follow the text: by a cache of its last words, or by going on to learn from it.
+        baselines: leave out the models that count.
+        choices: look at what the model chooses too: how often it is right, how many words it considers, and an
+            epsilon-perplexity that sparse outputs have as well. Of those it is always done.
+        cache: for --adapt cache.
+        dynamic: for --adapt dynamic.
+    """
+
+    additions: ClassVar[tuple[str, ...]] = ("baselines", "choices")
+
+    block: int | None = None
+    context: int | None = None
+    windows: Literal["contiguous", "sentences", "single"] | None = None
+    first_window: Literal["block", "stride"] | None = None
+    rows: int | None = None
+    adapt: Literal["cache", "dynamic"] | None = None
+    baselines: bool = True
+    choices: bool = False
+    cache: CachePointer = field(default_factory=CachePointer)
+    dynamic: DynamicEvaluation = field(default_factory=DynamicEvaluation)
+
+    def __post_init__(self) -> None:
+        for name, given in (("cache", self.cache), ("dynamic", self.dynamic)):
+            usual = type(given)()
+            changed = [each.name for each in fields(given) if getattr(given, each.name) != getattr(usual, each.name)]
+            if changed and self.adapt != name:
+                options = " and ".join(f"--{name}.{option.replace('_', '-')}" for option in changed)
+                raise ValueError(f"{options} must come with --adapt {name}, got --adapt {self.adapt}")
+        if self.adapt is not None and self.choices:
+            raise ValueError(
+                f"--choices must be left out with --adapt {self.adapt}: they are those of a model that stays as it is"
+            )
+        if self.adapt is not None and self.rows not in (None, 1):
+            raise ValueError(
+                f"--rows must be 1 with --adapt {self.adapt}, which follows one text from front to end, got {self.rows}"
+            )
+
+    @property
+    def adaptation(self) -> CachePointer | DynamicEvaluation | None:
+        """How the model follows the text; None where it stays as it is."""
+        return {None: None, "cache": self.cache, "dynamic": self.dynamic}[self.adapt]
+
+    def evaluation(self, usual: Evaluation) -> Evaluation:
+        """How perplexity is measured: as usual, but for what the options change."""
+        given = {name: getattr(self, name) for name in ("block", "context", "windows", "first_window", "rows")}
+        return replace(usual, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class LanguageModeling(TaskConfig):
     """A language model, the text it learns from, and how it is measured."""
 
     data: Text
@@ -115,17 +178,29 @@ class LanguageModeling:
             )
 
     @property
+    def evaluation_options(self) -> LanguageModelOptions:
+        return LanguageModelOptions()
+
+    def num_train_words(self, announce: Announce) -> int:
+        from anymax.data import prepare
+
+        return sum(prepare(self.data, progress=announce).words.counts)
+
+    def run_name(self, recipe: str) -> str:
+        return recipe if self.data.path is None else self.data.path.stem
+
+    @property
     def is_likelihood(self) -> bool:
         """Whether the loss is a negative log-probability, so that its exponential is a perplexity."""
         return not isinstance(self.model.output, Sparse)
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> LanguageModelingTask:
         """The task of a run in `folder`; texts are read, or found as an earlier run left them."""
-        from anymax.training.language_modeling import build
+        from anymax.training.tasks.language_modeling.task import build
 
         return build(self, folder, ranks, seed=seed, announce=announce)
 
-    def toy(self) -> LanguageModeling:
+    def toy(self) -> Self:
         """The same at a size for tests, on text that needs nothing."""
         return replace(
             self,

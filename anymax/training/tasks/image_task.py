@@ -19,6 +19,8 @@ from anymax.training.tensors import whole_copy
 
 # What evaluation draws is the same at every step and in every run.
 EVALUATION_SEED = 20200724
+# Images in a row of what a latent does, and the seed of what is drawn for it.
+COLUMNS, GALLERY_SEED = 10, 1
 
 
 class ImageTask(Task):

@@ -15,9 +15,9 @@ from anymax.evaluation.distributions import nearness
 from anymax.evaluation.rank import matrix_rank
 from anymax.models.building import build_output, output_rates
 from anymax.models.free_contexts import FreeContexts
-from anymax.training.dirichlet_config import Dirichlet
 from anymax.training.ranks import Ranks
 from anymax.training.task import Step, Task
+from anymax.training.tasks.dirichlet.config import Dirichlet
 from anymax.training.tensors import whole_copy
 
 

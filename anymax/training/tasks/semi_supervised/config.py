@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from anymax.data.image_config import ImageSet
 from anymax.models.estimator_config import EstimatorConfig, check_relaxable
 from anymax.training.checks import check_counts, check_not_negative, check_positive
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
     from anymax.training.ranks import Ranks
-    from anymax.training.semi_supervised import SemiSupervisedTask
+    from anymax.training.tasks.semi_supervised.task import SemiSupervisedTask
 
 
 @dataclass(frozen=True)
-class SemiSupervised:
+class SemiSupervised(TaskConfig):
     """Classify images of which few have a label: a variational autoencoder whose class is a discrete latent.
 
     Kingma et al. 2014, Correia et al. 2020.
@@ -57,18 +58,13 @@ class SemiSupervised:
         check_not_negative(entropy=self.entropy)
         check_relaxable(self.estimator, self.mapping)
 
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the exponential of the loss is a perplexity: of images nobody asks it."""
-        return False
-
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> SemiSupervisedTask:
         """The task of a run; the seed decides which images keep their label."""
-        from anymax.training.semi_supervised import SemiSupervisedTask
+        from anymax.training.tasks.semi_supervised.task import SemiSupervisedTask
 
         return SemiSupervisedTask(self, ranks, seed=seed)
 
-    def toy(self) -> SemiSupervised:
+    def toy(self) -> Self:
         """The same at a size for tests."""
         return replace(
             self, images=self.images.toy(), num_labelled=64, batch_size=16, warm_epochs=1, classifier_width=16, width=16

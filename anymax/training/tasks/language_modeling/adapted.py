@@ -15,8 +15,8 @@ from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adap
 from anymax.evaluation.adaptation_config import Adaptation
 from anymax.evaluation.dynamic import CARRIED_BLOCK
 from anymax.evaluation.windows import FirstWindow, WindowKind
-from anymax.training.language_modeling import SENTENCE_BLOCK, LanguageModelingTask
-from anymax.training.language_modeling_config import Evaluation
+from anymax.training.tasks.language_modeling.config import Evaluation
+from anymax.training.tasks.language_modeling.task import SENTENCE_BLOCK, LanguageModelingTask
 
 
 class Reading(NamedTuple):

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches import draw_order
+from anymax.data.batches import draw_order, generator_of
 from anymax.data.corpus import Split
 from anymax.data.images import Images
 from anymax.data.labelled import MixedBatches, MixedRows
 from anymax.latent import DenseMarginal
 from anymax.mappings import softmax, sparsemax
 from anymax.models.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
-from anymax.training.image_task import ImageTask, Means, parts
 from anymax.training.ranks import Ranks
-from anymax.training.semi_supervised_config import SemiSupervised
-from anymax.training.task import Step
+from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.tasks.image_task import GALLERY_SEED, ImageTask, Means, parts
+from anymax.training.tasks.semi_supervised.config import SemiSupervised
 
 MEASURED_AT_ONCE = 500
 
@@ -78,6 +78,19 @@ class SemiSupervisedTask(ImageTask):
         weight = len(self.unlabelled) / len(self.labelled)
         labelled = losses.labelled.sum() * (batch.num_unlabelled / batch.num_labelled)
         return Step(weight * losses.unlabelled.sum() + labelled, len(batch.unlabelled), log=log)
+
+    @torch.no_grad()
+    def latent_view(self) -> LatentView:
+        return LatentView(None if self.images["test"].side is None else self._gallery())
+
+    def _gallery(self) -> Gallery:
+        """What every class makes of the same Gaussian vectors."""
+        shape = (5, self.config.vector_size)
+        drawn = torch.randn(shape, generator=generator_of(GALLERY_SEED, 0, "vectors"))
+        vectors = torch.cat([torch.zeros(1, shape[1]), drawn])
+        made = self.model.generate(vectors)
+        rows = ["mean"] + [f"draw {number}" for number in range(1, len(vectors))]
+        return Gallery("What each class generates", made, rows, [str(label) for label in range(made.shape[1])])
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """Error and accuracy, the negative evidence bound with all classes summed, and calls of the generator.

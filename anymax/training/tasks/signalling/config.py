@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from anymax.data.image_config import ImageSet
 from anymax.models.estimator_config import EstimatorConfig, Score, check_relaxable
 from anymax.training.checks import check_counts, check_not_negative, check_positive
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
     from anymax.training.ranks import Ranks
-    from anymax.training.signalling import SignallingTask
+    from anymax.training.tasks.signalling.task import SignallingTask
 
 
 @dataclass(frozen=True)
-class Signalling:
+class Signalling(TaskConfig):
     """A sender sees an image and sends one message; a receiver picks the image among candidates by it.
 
     Lazaridou et al. 2017, Correia et al. 2020.
@@ -63,18 +64,13 @@ class Signalling:
         check_not_negative(entropy=self.entropy)
         check_relaxable(self.estimator, self.mapping)
 
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the exponential of the loss is a perplexity: of games nobody asks it."""
-        return False
-
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> SignallingTask:
         """The task of a run; the seed decides its games."""
-        from anymax.training.signalling import SignallingTask
+        from anymax.training.tasks.signalling.task import SignallingTask
 
         return SignallingTask(self, ranks, seed=seed)
 
-    def toy(self) -> Signalling:
+    def toy(self) -> Self:
         """The same at a size for tests."""
         return replace(
             self,

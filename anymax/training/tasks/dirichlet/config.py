@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from anymax.models.layer_config import Full, Mixture, Sparse
 from anymax.training.checks import check_counts, check_positive
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
-    from anymax.training.dirichlet import DirichletTask
     from anymax.training.ranks import Ranks
+    from anymax.training.tasks.dirichlet.task import DirichletTask
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(TaskConfig):
     """Distributions drawn at random, one for every context, and a model with a free vector for every context.
 
     What the model cannot learn, its output layer cannot express, or training does not find: nothing is computed from
@@ -60,11 +61,11 @@ class Dirichlet:
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> DirichletTask:
         """The task of a run; the seed decides its distributions, whatever the output."""
-        from anymax.training.dirichlet import DirichletTask
+        from anymax.training.tasks.dirichlet.task import DirichletTask
 
         return DirichletTask(self, ranks, seed=seed)
 
-    def toy(self) -> Dirichlet:
+    def toy(self) -> Self:
         """The same at a size for tests."""
         return replace(
             self,

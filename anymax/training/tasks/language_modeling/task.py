@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +18,21 @@ from anymax.data.units import Units
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.building import output_rates
+from anymax.models.generation import generate
 from anymax.models.language_model import fsdp_groups, learned_alphas
 from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoints import Checkpoints, Which
 from anymax.training.folder import CHECKPOINTS, read_config
-from anymax.training.language_modeling_config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
 from anymax.training.progress import Totals
 from anymax.training.ranks import Ranks
+from anymax.training.report import Report
 from anymax.training.reporting import LOSS_PER_WORD
 from anymax.training.task import Step, Task
+from anymax.training.tasks.language_modeling.config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
 from anymax.training.tensors import load_model
 
+# Tokens of the sample that is shown after training.
+SAMPLE = 60
 # What a step logs of a model of subwords: how many words its targets end.
 WORDS = "words"
 
@@ -194,6 +198,32 @@ class LanguageModelingTask(Task):
 
     def rates(self) -> dict[nn.Parameter, float]:
         return output_rates(self.config.model.output, self.model.output)
+
+    def report(self, split: Split, options: Any = None, *, announce: Announce) -> Report:
+        from anymax.training.tasks.language_modeling.report import evaluate_task
+
+        options = options or self.config.evaluation_options
+        return evaluate_task(
+            self,
+            split,
+            evaluation=options.evaluation(self.config.evaluation),
+            baselines=options.baselines,
+            choices=options.choices,
+            adapt=options.adaptation,
+            announce=announce,
+        )
+
+    def sample(self) -> str:
+        eos = self.prepared.lexicon.eos
+        prompt = torch.tensor([[eos]], device=self.ranks.device)
+        drawn = generate(self.model, prompt, num_tokens=SAMPLE, generator=torch.Generator().manual_seed(1))
+        return self.prepared.units.text(drawn[0, 1:])
+
+    def next_commands(self) -> list[list[str]]:
+        return [["generate", "The people", "--top-p", "0.9"]]
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return [(self.model.output, method) for method in self.model.output.forward_methods]
 
     def groups(self) -> list[list[nn.Module]]:
         return fsdp_groups(self.model)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from anymax.data.image_config import ImageSet
 from anymax.models.bit_mapping_config import BitMappingConfig, IndependentBits, SparseMapBits, TopKBits
 from anymax.models.estimator_config import EstimatorConfig, Relaxed, SumSample
 from anymax.training.checks import check_counts
+from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
-    from anymax.training.bit_vectors import BitVectorTask
     from anymax.training.ranks import Ranks
+    from anymax.training.tasks.bit_vectors.task import BitVectorTask
 
 
 @dataclass(frozen=True)
-class BitVectors:
+class BitVectors(TaskConfig):
     """Code images in bits: a variational autoencoder whose whole latent is a vector of them.
 
     Correia et al. 2020.
@@ -61,18 +62,13 @@ class BitVectors:
         if isinstance(self.mapping, SparseMapBits) and (self.mapping.budget or 0) > self.num_bits:
             raise ValueError(f"mapping.budget must be at most num_bits, {self.num_bits}, got {self.mapping.budget}")
 
-    @property
-    def is_likelihood(self) -> bool:
-        """Whether the exponential of the loss is a perplexity: of images nobody asks it."""
-        return False
-
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> BitVectorTask:
         """The task of a run."""
-        from anymax.training.bit_vectors import BitVectorTask
+        from anymax.training.tasks.bit_vectors.task import BitVectorTask
 
         return BitVectorTask(self, ranks, seed=seed)
 
-    def toy(self) -> BitVectors:
+    def toy(self) -> Self:
         """The same at a size for tests."""
         mapping = self.mapping
         if isinstance(mapping, TopKBits):

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from anymax.data.batches import generator_of
 from anymax.data.corpus import Split
 from anymax.data.games import GameBatches, Games, draws_games
+from anymax.data.images import Images
 from anymax.latent.marginal import sum_by_example
 from anymax.mappings import softmax, sparsemax
 from anymax.models.signalling_game import GameLosses, SignallingGame
-from anymax.training.image_task import EVALUATION_SEED, ImageTask, Means, parts
 from anymax.training.ranks import Ranks
-from anymax.training.signalling_config import Signalling
-from anymax.training.task import Step
+from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.tasks.image_task import COLUMNS, EVALUATION_SEED, ImageTask, Means, parts
+from anymax.training.tasks.signalling.config import Signalling
 
 # Games that every evaluation plays.
 NUM_GAMES: dict[Split, int] = {"train": 1024, "valid": 1024, "test": 9984}
@@ -77,6 +78,17 @@ class SignallingTask(ImageTask):
         calls = float(found.calls.double().mean()) if len(batch.target) else 0.0
         return Step(found.losses.sum(), len(batch.target), log={"calls": calls})
 
+    @torch.no_grad()
+    def latent_view(self) -> LatentView:
+        messages, images = self._messages(), self.images["test"]
+        counts = messages.bincount(minlength=self.config.num_messages).sort(descending=True).values.tolist()
+        return LatentView(None if images.side is None else _senders(messages, images), counts)
+
+    def _messages(self) -> Tensor:
+        """The likeliest message for every image of the test split."""
+        parts = torch.arange(len(self.images["test"])).split(500)
+        return torch.cat([self.model.sender(self.seen("test", rows)).argmax(-1) for rows in parts])
+
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """How the game is won.
 
@@ -106,3 +118,15 @@ class SignallingTask(ImageTask):
                 }
             )
         return {**means.means(), "used": float(len(used))}
+
+
+def _senders(messages: Tensor, images: Images) -> Gallery:
+    """Some of the images that the most frequent messages stand for."""
+    frequent = messages.bincount().topk(min(8, int(messages.unique().numel()))).indices
+    made, rows = [], []
+    for message in frequent.tolist():
+        found = (messages == message).nonzero().squeeze(1)[:COLUMNS]
+        blank = torch.zeros(COLUMNS - len(found), images.size)
+        made.append(torch.cat([images.numbers(found), blank]))
+        rows.append(f"message {message}")
+    return Gallery("Images of the most frequent messages", torch.stack(made), rows)

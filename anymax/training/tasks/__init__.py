@@ -1,0 +1,1 @@
+"""Tasks: a folder each, with the config, which imports no torch, and the task."""

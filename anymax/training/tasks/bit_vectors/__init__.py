@@ -1,0 +1,1 @@
+"""Images coded in bits."""

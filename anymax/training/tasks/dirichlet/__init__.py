@@ -1,0 +1,1 @@
+"""Distributions drawn at random, which an output layer should express."""

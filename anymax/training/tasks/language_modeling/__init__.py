@@ -1,0 +1,1 @@
+"""Language modelling: predict the next word of a text."""

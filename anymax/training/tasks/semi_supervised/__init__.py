@@ -1,0 +1,1 @@
+"""Semi-supervised autoencoder: the class of an image as a latent."""

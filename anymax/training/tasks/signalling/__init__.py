@@ -1,0 +1,1 @@
+"""Signalling game: one message tells the receiver which image the sender saw."""
