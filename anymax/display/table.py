@@ -58,10 +58,11 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=self.title or None, title_justify="left", title_style="bold")
+        title = Text(self.title, style="bold") if self.title else None
+        table = RichTable(title=title, title_justify="left")
         for place, name in enumerate(self.columns):
-            # A name that is cut off could be another one; numbers stay on one line.
-            table.add_column(name, justify="right" if place else "left", overflow="fold", no_wrap=place > 0)
+            # What is cut off could be another name, or another number.
+            table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
         for row in self.rows:
             if isinstance(row, Section):
                 table.add_section()
@@ -113,7 +114,7 @@ def _styled(cell: Cell) -> Any:
 def _in_markdown(cell: Cell) -> str:
     if isinstance(cell, str):
         return _escaped(cell)
-    return f"{_escaped(cell.text)} `{cell.note}`" if cell.note else _escaped(cell.text)
+    return f"{_escaped(cell.text)} `{_escaped(cell.note)}`" if cell.note else _escaped(cell.text)
 
 
 def _in_html(cell: Cell) -> str:
