@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from anymax.analysis.adapted import adapted, reading_of
 from anymax.data.corpus import Split
 from anymax.data.prepared import Announce
-from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.display import Page, Paragraph, Part
+from anymax.evaluation import (
+    Choices,
+    FrequencyTable,
+    Perplexity,
+    frequency_report,
+    interpolated_bigram,
+    measure_choices,
+    unigram,
+)
 from anymax.evaluation.adaptation_config import Adaptation
 from anymax.training.language_modeling import LanguageModelingTask
 from anymax.training.language_modeling_config import Evaluation
@@ -62,6 +72,28 @@ class Evaluated:
             "choices": None if self.choices is None else self.choices.metrics(),
             "adapt": None if self.adapt is None else {"kind": type(self.adapt).__name__, **asdict(self.adapt)},
         }
+
+    def page(self, name: str = "loss", *, frequency: bool = True) -> Page:
+        """The numbers as sentences, and the loss by frequency as tables and a figure.
+
+        Args:
+            name: of the model, in the legend of the figure.
+            frequency: whether to show the loss by frequency.
+        """
+        parts: list[Part] = [*map(Paragraph, self._sentences())]
+        if frequency:
+            parts += frequency_report.tables({"loss": self.by_frequency})
+            parts.append(frequency_report.figure({name: self.by_frequency}))
+        return Page(f"Evaluation on the {self.split} split", tuple(parts), self.as_dict())
+
+    def _sentences(self) -> Iterator[str]:
+        adapted = "" if self.adapt is None else f", {self.adapt.sentence()}"
+        yield f"{self.split}{adapted}: {self.perplexity}"
+        if self.choices is not None:
+            yield f"Choices: {self.choices}"
+        if self.baselines is not None:
+            unigram, bigram = self.baselines.unigram.perplexity, self.baselines.bigram.perplexity
+            yield (f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}")
 
 
 def evaluate_task(

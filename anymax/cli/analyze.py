@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from anymax.cli.console import Console
+from anymax.cli.console import Console, publish
 from anymax.cli.progress import Announcer
 from anymax.training.config import RunConfig
 from anymax.training.dirichlet_config import Dirichlet
@@ -60,7 +59,6 @@ def bottleneck(
     from anymax.analysis import bottleneck_report as report
     from anymax.analysis.bottleneck import measure_bottleneck
     from anymax.cli.evaluate import open_language_model
-    from anymax.training.folder import write_json
 
     with Announcer() as announce:
         measured = measure_bottleneck(
@@ -73,16 +71,10 @@ def bottleneck(
             clamp=clamp,
             announce=announce,
         )
-    console = Console()
-    console.print(report.terminal(measured))
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
-    file = folder / f"bottleneck-{split}.json"
-    write_json(file, measured.as_dict())
-    console.print(f"Wrote {file}", soft_wrap=True)
-    if importlib.util.find_spec("matplotlib") is not None:
-        report.plot(file.with_suffix(".png"), measured)
-        console.print(f"Drew {file.with_suffix('.png')}", soft_wrap=True)
+    name = f"bottleneck-{split}"
+    publish(report.page(measured), data=folder / f"{name}.json", figures=folder / f"{name}.png")
     return 0
 
 
@@ -102,9 +94,7 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
     task = open_run(run, step=step).task
     if not isinstance(task, ImageTask):
         raise ValueError(f"{run} must be a run with a discrete latent, as those of `anymax recipes latent`")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
-    Console().print(f"Drew {draw_latent(task, run)}", soft_wrap=True)
+    Console().print(f"Wrote {draw_latent(task, run)}", soft_wrap=True)
     return 0
 
 
@@ -114,7 +104,7 @@ def draw_latent(task: ImageTask, run: Path) -> Path:
 
     picture = run / ANALYSES / "latent.png"
     picture.parent.mkdir(exist_ok=True)
-    latents_report.plot(picture, latents.look(task, run), run.name)
+    latents_report.figure(latents.look(task, run), run.name).save(picture)
     return picture
 
 
@@ -149,22 +139,16 @@ def dirichlet(
     """
     from anymax.analysis import dirichlet as study
     from anymax.analysis import dirichlet_report as report
-    from anymax.training.folder import write_json
 
     recipes = _dirichlet_recipes(outputs, contexts, words, steps)
     runs = study.plan(recipes, folder, dims=dims, concentrations=concentrations, seeds=range(1, seeds + 1))
     with Announcer() as announce:
         study.train_all(runs, jobs=jobs, announce=announce)
         results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
-    console, page = Console(), folder / "dirichlet.md"
     given = {"dims": dims, "concentrations": concentrations, "seeds": seeds, "outputs": outputs, "contexts": contexts}
     command = _command("dirichlet", {**given, "words": words, "steps": steps})
-    page.write_text(report.markdown(results, untrained, command), encoding="utf-8", errors="backslashreplace")
-    write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
-    console.print(f"Wrote {page} and {folder / 'dirichlet.json'}", soft_wrap=True)
-    if importlib.util.find_spec("matplotlib") is not None:
-        report.plot(folder / "dirichlet.png", results, untrained)
-        console.print(f"Drew {folder / 'dirichlet.png'}", soft_wrap=True)
+    page, file = report.page(results, untrained, command), folder / "dirichlet.md"
+    publish(page, markdown=file, data=file.with_suffix(".json"), figures=file.with_suffix(".png"))
     return 0
 
 

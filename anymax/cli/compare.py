@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import shutil
 import signal
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.table import Table
 from tyro.conf import Positional, arg
 
-from anymax.cli.console import Console
+from anymax.cli.console import publish
 from anymax.cli.progress import Announcer
 from anymax.training import LanguageModeling, read_config, read_metrics
 from anymax.training.config import TaskConfig
@@ -33,7 +31,6 @@ _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have
 # Steps that tell how long a step takes; the later half of them counts.
 CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
-WIDE = 140
 
 
 @dataclass(frozen=True)
@@ -242,13 +239,10 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
         if comparison.needs_choices(results):
             results = [_with_choices(job, result) for job, result in zip(jobs, results, strict=True)]
-        _show(given, comparison.terminal(results), comparison.markdown(results, command))
-        if any(result.is_likelihood for result in results):
-            _draw(given, lambda picture: comparison.plot(picture, results))
-        return
-    found = [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs]
-    _show(given, measured.terminal(found), measured.markdown(found, command))
-    _draw(given, lambda picture: measured.plot(picture, found))
+        page = comparison.page(results, command)
+    else:
+        page = measured.page([measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs], command)
+    publish(page, markdown=given.folder / "comparison.md", figures=given.folder / "comparison.png")
 
 
 def _with_choices(job: Job, result: Result) -> Result:
@@ -261,21 +255,3 @@ def _with_choices(job: Job, result: Result) -> Result:
     with Announcer() as announce:
         add_choices(job.folder, announce)
     return read_result(job.folder, job.recipe, job.seed)
-
-
-def _show(given: Comparison, table: Table, text: str) -> None:
-    console = Console()
-    if not console.is_terminal:
-        # A file has no edge to cut the table at.
-        console = Console(width=WIDE)
-    console.print(table)
-    page = given.folder / "comparison.md"
-    page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    console.print(f"Wrote {page}", soft_wrap=True)
-
-
-def _draw(given: Comparison, plot: Callable[[Path], None]) -> None:
-    if importlib.util.find_spec("matplotlib") is not None:
-        picture = given.folder / "comparison.png"
-        plot(picture)
-        Console().print(f"Drew {picture}", soft_wrap=True)

@@ -43,7 +43,7 @@ class Console(rich.console.Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-def show(page: Page) -> None:
+def show_page(page: Page) -> None:
     """Print a page; in a file or a pipe, lines and tables are as wide as they need to be."""
     console = Console()
     (console if console.is_terminal else Console(width=WIDE)).print(page.terminal())
@@ -57,7 +57,7 @@ def publish(page: Page, *, markdown: Path | None = None, data: Path | None = Non
         data: the file for its data, as JSON.
         figures: the file for its figure, or for the first of several; nothing is drawn where matplotlib is missing.
     """
-    show(page)
+    show_page(page)
     name = "figure" if figures is None else figures.stem
     drawn = [] if figures is None else page.save_figures(figures.parent, name)
     if markdown is not None:

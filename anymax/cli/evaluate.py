@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from anymax.cli.console import Console
+from anymax.cli.console import Console, show_page
 from anymax.cli.progress import Announcer, shown
 from anymax.evaluation.adaptation_config import Adaptation, CachePointer, DynamicEvaluation
 
@@ -192,31 +191,15 @@ def open_language_model(run: Path, step: int | None, announce: Announce) -> Lang
 
 def write(evaluated: Evaluated, run: Path, name: str) -> list[Path]:
     """The numbers as JSON and, where matplotlib is installed, as a picture; the files that were written."""
-    from anymax.evaluation import frequency_report
     from anymax.training.folder import EVALUATIONS, write_json
 
-    folder = run / EVALUATIONS
+    folder, page = run / EVALUATIONS, evaluated.page(run.name)
     folder.mkdir(exist_ok=True)
-    paths = [folder / f"{name}.json"]
-    write_json(paths[0], evaluated.as_dict())
-    if importlib.util.find_spec("matplotlib") is not None:
-        paths.append(folder / f"{name}-frequency.png")
-        frequency_report.plot(paths[1], {run.name: evaluated.by_frequency})
-    return paths
+    file = folder / f"{name}.json"
+    write_json(file, page.as_dict())
+    return [file, *page.save_figures(folder, f"{name}-frequency")]
 
 
 def show(evaluated: Evaluated, *, frequency: bool = True) -> None:
     """Print what was measured."""
-    from anymax.evaluation import frequency_report
-
-    console = Console()
-    adapted = "" if evaluated.adapt is None else f", {evaluated.adapt.sentence()}"
-    console.print(f"{evaluated.split}{adapted}: {evaluated.perplexity}", soft_wrap=True)
-    if evaluated.choices is not None:
-        console.print(f"Choices: {evaluated.choices}", soft_wrap=True)
-    if evaluated.baselines is not None:
-        unigram, bigram = evaluated.baselines.unigram.perplexity, evaluated.baselines.bigram.perplexity
-        console.print(f"For comparison, models that only count: unigram {unigram:,.2f}, ", end="")
-        console.print(f"interpolated bigram {bigram:,.2f}")
-    if frequency:
-        console.print(frequency_report.terminal({"loss": evaluated.by_frequency}))
+    show_page(evaluated.page(frequency=frequency))

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Table:
             if not isinstance(row, Section) and len(row) != len(self.columns):
                 raise ValueError(f"rows must have a cell for each of the columns {self.columns}, got {row}")
 
-    def terminal(self) -> RichTable:
+    def terminal(self) -> RenderableType:
         """The table for a console of rich."""
+        from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        title = Text(self.title, style="bold") if self.title else None
-        table = RichTable(title=title, title_justify="left")
+        table = RichTable()
         for place, name in enumerate(self.columns):
             # What is cut off could be another name, or another number.
             table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
@@ -69,7 +69,8 @@ class Table:
                 table.add_row(Text(row.name, style="bold"))
             else:
                 table.add_row(*map(_styled, row))
-        return table
+        # A title of the table itself would be broken where the table ends.
+        return Group(Text(self.title, style="bold"), table) if self.title else table
 
     def markdown(self) -> str:
         """The table in Markdown, under its title as a heading of the third level."""

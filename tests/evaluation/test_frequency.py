@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from anymax.evaluation import FrequencyTable, LossByFrequency, Scored
-from anymax.evaluation.frequency_report import markdown, plot, terminal
+from anymax.evaluation.frequency_report import figure, tables
 from anymax.evaluation.word_numbers import CHUNK, WordNumbers
 
 EOS = 0
@@ -119,20 +118,13 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 
 def test_tables_have_a_column_for_each_model() -> None:
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(terminal({"one": table(), "other": table()}))
-    shown = captured.get()
-    assert "Loss by the training frequency of the previous word" in shown and "37.5%" in shown and "18.667" in shown
-    lines = markdown({"one": table(), "other": table()}).split("\n")
-    assert lines[:5] == [
-        "### Loss by the training frequency of the word",
-        "",
-        "| count up to | words | share | one | other |",
-        "|---|---:|---:|---:|---:|",
-        "| 10 | 3 | 37.5% | 18.667 | 18.667 |",
-    ]
-    assert "| 10K | 0 | 0.0% |  |  |" in lines
+    by_word, by_previous = tables({"one": table(), "other": table()})
+    assert by_word.title == "Loss by the training frequency of the word"
+    assert by_word.columns == by_previous.columns == ("count up to", "words", "share", "one", "other")
+    assert by_word.rows[0] == ("10", "3", "37.5%", "18.667", "18.667")
+    assert by_word.rows[3] == ("10K", "0", "0.0%", "", "")
+    assert by_previous.title == "Loss by the training frequency of the previous word"
+    assert by_previous.rows[1] == ("100", "1", "12.5%", "2.000", "2.000")
 
 
 def test_the_table_is_plain_values() -> None:
@@ -150,7 +142,7 @@ def test_the_table_is_plain_values() -> None:
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     # Neither a formula nor a command to a terminal.
-    plot(tmp_path / "loss.png", {"one": table(), "a$b$^{\x1b[31m\udcff": table()})
+    figure({"one": table(), "a$b$^{\x1b[31m\udcff": table()}).save(tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -159,6 +151,6 @@ def test_models_measured_on_other_words_are_not_compared() -> None:
     for stretch in scored(WORDS, LOSSES):
         other.add(stretch)
     with pytest.raises(ValueError, match="'other' differs from 'one'; measure both on one text"):
-        markdown({"one": table(), "other": other.table()})
-    with pytest.raises(ValueError, match="tables must hold at least one model, got none"):
-        terminal({})
+        tables({"one": table(), "other": other.table()})
+    with pytest.raises(ValueError, match="models must hold at least one, got none"):
+        figure({})
