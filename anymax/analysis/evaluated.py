@@ -93,7 +93,7 @@ class Evaluated:
             yield f"Choices: {self.choices}"
         if self.baselines is not None:
             unigram, bigram = self.baselines.unigram.perplexity, self.baselines.bigram.perplexity
-            yield (f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}")
+            yield f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}"
 
 
 def evaluate_task(
