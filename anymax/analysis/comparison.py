@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.table import Table
-
-from anymax.display import COLOURS, clean
+from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Part, Row, Table, clean, legend_below
 from anymax.evaluation import Bin, FrequencyTable
 from anymax.evaluation.choices import EPSILON
 from anymax.evaluation.frequency_report import draw
@@ -22,9 +19,9 @@ from anymax.training.folder import SUMMARY, TESTED, reading_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 COSTS = ("parameters", "words/s", "seconds", "memory")
-LEFT = ("recipe", "behind")
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
+class Summary:
     """A recipe over its seeds: means, but for the spread, which is the standard deviation of the score.
 
     Args:
@@ -144,13 +141,13 @@ def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:
             yield Point(record["step"] * words_per_step, seconds, record["metrics"]["loss"], is_averaged)
 
 
-def rows_of(results: Sequence[Result]) -> list[Row]:
+def rows_of(results: Sequence[Result]) -> list[Summary]:
     """One row for each recipe, in their order."""
     by_recipe: dict[str, list[Result]] = {}
     for result in results:
         by_recipe.setdefault(result.recipe, []).append(result)
     return [
-        Row(
+        Summary(
             recipe,
             runs[0].is_likelihood,
             tuple(run.score for run in runs),
@@ -176,7 +173,7 @@ def needs_choices(results: Sequence[Result]) -> bool:
     return any(not result.is_likelihood for result in results)
 
 
-def pooled_spread(rows: Sequence[Row]) -> float | None:
+def pooled_spread(rows: Sequence[Summary]) -> float | None:
     """The standard deviation of perplexity over seeds, of all recipes together; None where no recipe has two seeds."""
     rows = [row for row in rows if row.is_likelihood]
     squares = [(score - row.score) ** 2 for row in rows for score in row.scores]
@@ -184,7 +181,7 @@ def pooled_spread(rows: Sequence[Row]) -> float | None:
     return math.sqrt(sum(squares) / freedom) if freedom else None
 
 
-def verdict(row: Row, rows: Sequence[Row], spread: float | None) -> str:
+def verdict(row: Summary, rows: Sequence[Summary], spread: float | None) -> str:
     """How far a row is behind the best, and whether seeds alone would explain it."""
     if not row.is_likelihood:
         return "a loss, no perplexity"
@@ -199,18 +196,32 @@ def verdict(row: Row, rows: Sequence[Row], spread: float | None) -> str:
     return f"{behind:+.1f}" if behind > 2 * error else f"{behind:+.1f}, within 2 errors"
 
 
-def head(results: Sequence[Result]) -> tuple[str, ...]:
-    """The columns; what a model chooses where some have no perplexity."""
+def page(results: Sequence[Result], command: str) -> Page:
+    """The table, what its columns mean, the curves, and the command that made it."""
+    parts: list[Part] = [Code(f"$ {command}"), table(results), Paragraph(_meaning(results), is_dim=True)]
+    if any(result.is_likelihood for result in results):
+        parts.append(figure(results))
+    return Page("Recipes side by side", tuple(parts))
+
+
+def table(results: Sequence[Result]) -> Table:
+    """A row for each recipe, with its choices where some have no perplexity, and below them models that count."""
     choices = ("accuracy", "eps-perplexity") if needs_choices(results) else ()
-    return ("recipe", "test", "spread", "behind", *choices, *COSTS)
+    columns = ("recipe", "test", "spread", "behind", *choices, *COSTS)
+    blank, some = ("",) * (len(columns) - 2), results[0]
+    rows = (
+        *_rows(results),
+        ("interpolated bigram", f"{some.bigram:.2f}", *blank),
+        ("unigram", f"{some.unigram:.2f}", *blank),
+    )
+    return Table(columns, rows)
 
 
-def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """The table as text, the head left out, and below it what models reach that count."""
+def _rows(results: Sequence[Result]) -> Iterator[Row]:
     rows = rows_of(results)
     spread = pooled_spread(rows)
-    table = [
-        (
+    for row in rows:
+        yield (
             row.recipe,
             f"{row.score:.2f}" if row.is_likelihood else f"{row.score:.4f}",
             "" if row.spread is None else f"{row.spread:.2f}" if row.is_likelihood else f"{row.spread:.4f}",
@@ -221,77 +232,55 @@ def cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
             f"{row.seconds:,.0f}",
             f"{row.memory / 1e6:,.0f} MB",
         )
-        for row in rows
-    ]
-    blank = ("",) * (len(head(results)) - 2)
-    some = results[0]
-    return [*table, ("interpolated bigram", f"{some.bigram:.2f}", *blank), ("unigram", f"{some.unigram:.2f}", *blank)]
 
 
 def _shown(chosen: Chosen | None) -> tuple[str, str]:
     return ("", "") if chosen is None else (f"{chosen.accuracy:.2%}", f"{chosen.epsilon_perplexity:.2f}")
 
 
-def terminal(results: Sequence[Result]) -> Table:
-    """The table for a terminal."""
-    table = Table()
-    for name in head(results):
-        # A name that is cut off could be that of another recipe.
-        table.add_column(name, justify="left" if name in LEFT else "right", overflow="fold")
-    for row in cells(results):
-        table.add_row(*row)
-    return table
-
-
-def markdown(results: Sequence[Result], command: str) -> str:
-    """A page with the table, what its columns mean, and the command that made it."""
+def _meaning(results: Sequence[Result]) -> str:
+    """Of the columns."""
     seeds = sorted({result.seed for result in results})
     spread = pooled_spread(rows_of(results))
     pooled = "" if spread is None else f", {spread:.2f} pooled over all recipes"
-    columns = head(results)
     of_choices = (
         "`accuracy`: how often the likeliest word is right. `eps-perplexity`: of probabilities with "
         f"{EPSILON:g} added to each, which those without a perplexity have too; their `test` is the loss they train. "
     )
-    lines = [
-        f"| {' | '.join(columns)} |",
-        f"|{'|'.join('---' if name in LEFT else '---:' for name in columns)}|",
-        *(f"| {' | '.join(row)} |" for row in cells(results)),
-        "",
+    return (
         f"`test`: perplexity per word of the test split, the mean over seeds {', '.join(map(str, seeds))}. `spread`: "
         f"its standard deviation over seeds{pooled}. `behind`: the distance to the best; what lies within two standard "
         f"errors may be luck. {of_choices if needs_choices(results) else ''}`words/s` and `seconds`: of training, "
-        "words counted alike whatever a recipe cuts them into. `memory`: the most that the process held.",
-        "",
-        f"    {command}",
-        "",
-    ]
-    return "\n".join(lines)
+        "words counted alike whatever a recipe cuts them into. `memory`: the most that the process held."
+    )
 
 
-def plot(path: str | os.PathLike[str], results: Sequence[Result]) -> None:
+def figure(results: Sequence[Result]) -> Figure:
     """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
 
     At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average,
     a diamond for a run that was evaluated once.
     """
-    from matplotlib.figure import Figure
-
     # Losses of another kind are no neighbours of nats.
     results = [result for result in results if result.is_likelihood]
     colours = {recipe: COLOURS[i % len(COLOURS)] for i, recipe in enumerate(dict.fromkeys(r.recipe for r in results))}
-    figure = Figure(figsize=(15, 4.8), dpi=120, facecolor="white", layout="constrained")
-    by_words, by_seconds, by_frequency = figure.subplots(1, 3)
-    _draw_curves(by_words, results, colours, "words")
-    _draw_curves(by_seconds, results, colours, "seconds")
-    by_words.set(title="Validation perplexity by words read", xlabel="million words", ylabel="perplexity per word")
-    by_seconds.set(title="Validation perplexity by time", xlabel="seconds of training", ylabel="perplexity per word")
-    draw(by_frequency, {recipe: _mean_bins(results, recipe) for recipe in colours})
-    by_frequency.set(title="Test loss by training frequency", xlabel="count up to; share of the words")
-    by_frequency.set_ylabel("loss per word")
-    handles, labels = by_words.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False)
-    figure.savefig(path)
+
+    def draw_all(canvas: Canvas) -> None:
+        by_words, by_seconds, by_frequency = canvas.subplots(1, 3)
+        _draw_curves(by_words, results, colours, "words")
+        _draw_curves(by_seconds, results, colours, "seconds")
+        by_words.set(title="Validation perplexity by words read", xlabel="million words", ylabel="perplexity per word")
+        by_seconds.set(
+            title="Validation perplexity by time", xlabel="seconds of training", ylabel="perplexity per word"
+        )
+        draw(by_frequency, {recipe: _mean_bins(results, recipe) for recipe in colours})
+        by_frequency.set(title="Test loss by training frequency", xlabel="count up to; share of the words")
+        by_frequency.set_ylabel("loss per word")
+        legend_below(canvas, by_words)
+
+    return Figure(
+        "Validation perplexity in training, and test loss by the frequency of words", draw_all, size=(15, 4.8)
+    )
 
 
 def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:

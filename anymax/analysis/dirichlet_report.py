@@ -1,18 +1,18 @@
-"""The Dirichlet study as a page and as a picture: means over seeds with their confidence intervals."""
+"""The Dirichlet study as a page: means over seeds with their confidence intervals."""
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from anymax.analysis.dirichlet import CIRCLE, Result, Untrained
-from anymax.display import COLOURS, clean
+from anymax.analysis.dirichlet import CIRCLE, Result, Untrained, as_dict
+from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Part, Row, Section, Table, clean, legend_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 CONFIDENCE = 0.95
 
@@ -61,40 +61,40 @@ def t_quantile(probability: float, freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(low)
 
 
-def markdown(results: Sequence[Result], untrained: Sequence[Untrained], command: str) -> str:
-    """A table for every metric: outputs below each other, dimensions side by side, concentrations in blocks."""
-    dims, seeds = sorted({each.dim for each in results}), sorted({each.seed for each in results})
-    measured = [name for name in METRICS if any(name in each.metrics for each in results)]
-    parts = [
-        "\n".join([f"### {METRICS[name].title}", "", *_table(results, name, dims), ""])
-        for name in measured
+def page(results: Sequence[Result], untrained: Sequence[Untrained], command: str) -> Page:
+    """A table for every metric: outputs below each other, dimensions side by side, concentrations in sections."""
+    seeds, seconds = sorted({each.seed for each in results}), max(each.seconds for each in results)
+    parts: list[Part] = [Code(f"$ {command}")]
+    for name in METRICS:
+        found = [each.metrics[name] for each in results if name in each.metrics]
         # Nothing to see where no context of any run has a tie.
-        if name != "mode_ties" or any(each.metrics[name] for each in results)
-    ]
-    seconds = max(each.seconds for each in results)
-    told = (
+        if found and (name != "mode_ties" or any(found)):
+            parts.append(_table(results, name))
+    if untrained:
+        parts.append(_untrained_table(untrained))
+    about = (
         f"Means over seeds {', '.join(map(str, seeds))}, with 95 percent confidence intervals by Student's t. The "
         f"longest training took {seconds:.0f} seconds on one thread."
     )
-    return "\n".join([*parts, *_untrained_table(untrained), told, "", f"    {command}", ""])
+    parts += [Paragraph(about, is_dim=True), figure(results, untrained)]
+    return Page("Distributions drawn at random", tuple(parts), as_dict(results, untrained))
 
 
-def plot(path: str | os.PathLike[str], results: Sequence[Result], untrained: Sequence[Untrained]) -> None:
+def figure(results: Sequence[Result], untrained: Sequence[Untrained]) -> Figure:
     """Mode matching against the dimension: a panel for each concentration, a line with its interval for each output."""
-    from matplotlib.figure import Figure
-
     concentrations = sorted({each.concentration for each in results})
-    figure = Figure(figsize=(4.6 * len(concentrations) + 0.4, 4.6), dpi=120, facecolor="white", layout="constrained")
-    panels = figure.subplots(1, len(concentrations), sharey=True, squeeze=False)[0]
-    for axes, concentration in zip(panels, concentrations, strict=True):
-        _draw(axes, [each for each in results if each.concentration == concentration])
-        _mark(axes, [each for each in untrained if (each.name, each.concentration) == (CIRCLE, concentration)])
-        axes.set(title=f"concentration {concentration:g}", xlabel="numbers in a vector", ylim=(-3, 105))
-        clean(axes)
-    panels[0].set_ylabel("contexts whose mode is right, percent")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False)
-    figure.savefig(path)
+
+    def draw(canvas: Canvas) -> None:
+        panels = canvas.subplots(1, len(concentrations), sharey=True, squeeze=False)[0]
+        for axes, concentration in zip(panels, concentrations, strict=True):
+            _draw(axes, [each for each in results if each.concentration == concentration])
+            _mark(axes, [each for each in untrained if (each.name, each.concentration) == (CIRCLE, concentration)])
+            axes.set(title=f"concentration {concentration:g}", xlabel="numbers in a vector", ylim=(-3, 105))
+            clean(axes)
+        panels[0].set_ylabel("contexts whose mode is right, percent")
+        legend_below(canvas, panels[0])
+
+    return Figure("Contexts whose mode is right, by the dimension", draw, size=(4.6 * len(concentrations) + 0.4, 4.6))
 
 
 def _draw(axes: Axes, results: Sequence[Result]) -> None:
@@ -121,14 +121,19 @@ def _mark(axes: Axes, circles: Sequence[Untrained]) -> None:
         axes.plot([2], [height], "*", color="#495057", markersize=11, label=f"{CIRCLE}, not trained", clip_on=False)
 
 
-def _table(results: Sequence[Result], name: str, dims: Sequence[int]) -> Iterator[str]:
-    yield f"| concentration | output | {' | '.join(f'{dim} wide' for dim in dims)} |"
-    yield "|---:|---|" + "---:|" * len(dims)
+def _table(results: Sequence[Result], name: str) -> Table:
+    dims = sorted({each.dim for each in results})
+    rows: list[Row | Section] = []
     for concentration in sorted({each.concentration for each in results}):
-        rows = [each for each in results if each.concentration == concentration]
-        for output in dict.fromkeys(each.output for each in rows):
-            cells = [_cell(_of(rows, name, output, dim), METRICS[name]) for dim in dims]
-            yield f"| {concentration:g} | {output} | {' | '.join(cells)} |"
+        of_it = [each for each in results if each.concentration == concentration]
+        outputs = dict.fromkeys(each.output for each in of_it)
+        cells = {output: [_cell(_of(of_it, name, output, dim), METRICS[name]) for dim in dims] for output in outputs}
+        rows += [_section(concentration), *((output, *of_output) for output, of_output in cells.items())]
+    return Table(("output", *(f"{dim} wide" for dim in dims)), tuple(rows), METRICS[name].title)
+
+
+def _section(concentration: float) -> Section:
+    return Section(f"concentration {concentration:g}")
 
 
 def _of(results: Sequence[Result], name: str, output: str, dim: int) -> Interval | None:
@@ -144,17 +149,15 @@ def _cell(found: Interval | None, shown: Shown) -> str:
     return mean if found.half is None else f"{mean} ± {shown.scale * found.half:.{shown.digits}f}"
 
 
-def _untrained_table(untrained: Sequence[Untrained]) -> Iterator[str]:
-    if not untrained:
-        return
-    yield from ["### Without training", "", "| concentration | | modes right, percent | KL divergence |"]
-    yield "|---:|---|---:|---:|"
-    for concentration, name in sorted({(each.concentration, each.name) for each in untrained}):
-        of_it = [each for each in untrained if (each.concentration, each.name) == (concentration, name)]
-        matching = _cell(interval([each.mode_matching for each in of_it]), METRICS["mode_matching"])
-        divergence = _cell(interval([each.kl for each in of_it]), METRICS["kl"])
-        yield f"| {concentration:g} | {name} | {matching} | {divergence} |"
-    yield ""
+def _untrained_table(untrained: Sequence[Untrained]) -> Table:
+    rows: list[Row | Section] = []
+    for concentration in sorted({each.concentration for each in untrained}):
+        rows.append(_section(concentration))
+        for name in sorted({each.name for each in untrained if each.concentration == concentration}):
+            of_it = [each for each in untrained if (each.concentration, each.name) == (concentration, name)]
+            matching = _cell(interval([each.mode_matching for each in of_it]), METRICS["mode_matching"])
+            rows.append((name, matching, _cell(interval([each.kl for each in of_it]), METRICS["kl"])))
+    return Table(("", "modes right, percent", "KL divergence"), tuple(rows), "Without training")
 
 
 def _t_probability(angle: float, freedom: int) -> float:

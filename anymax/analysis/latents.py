@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from anymax.display import Figure
 from anymax.training import read_metrics
 from anymax.training.folder import ANALYSES
 from anymax.training.task import Gallery, Task
@@ -50,10 +49,8 @@ def draw(task: Task, run: Path) -> Path:
     """Draw what the latent of a trained task does, into the folder of its run."""
     from anymax.analysis import latents_report
 
-    looked = look(task, run)
-    if not Figure.can_be_drawn():
-        raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
     picture = run / ANALYSES / "latent.png"
+    figure = latents_report.figure(look(task, run), run.name)
     picture.parent.mkdir(exist_ok=True)
-    latents_report.plot(picture, looked, run.name)
+    figure.save(picture)
     return picture

@@ -1,43 +1,43 @@
-"""What a discrete latent does, as one picture: galleries, messages, curves over training."""
+"""What a discrete latent does, as one figure: galleries, messages, curves over training."""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anymax.analysis.latents import Looked
 from anymax.data.printable import printable
-from anymax.display import COLOURS, clean
+from anymax.display import COLOURS, Figure, clean
 from anymax.training.task import Gallery
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 # Inches of an image of the gallery, and of a plot.
 IMAGE, PLOT = 0.62, (3.6, 2.6)
 
 
-def plot(path: str | os.PathLike[str], looked: Looked, title: str) -> None:
+def figure(looked: Looked, title: str) -> Figure:
     """Draw what there is: the gallery on top, below it how often messages are sent and every metric by step."""
-    from matplotlib.figure import Figure
-
     panels = _panels(looked)
     columns = min(4, len(panels))
     rows = math.ceil(len(panels) / columns)
     top = 0.0 if looked.gallery is None else IMAGE * len(looked.gallery.rows) + 0.5
-    size = (PLOT[0] * columns, top + PLOT[1] * rows)
-    figure = Figure(figsize=size, dpi=110, facecolor="white", layout="constrained")
-    # The name of a run is no formula.
-    figure.suptitle(printable(title), fontsize=10, parse_math=False)
-    grid = figure.add_gridspec(rows + (looked.gallery is not None), columns, height_ratios=_heights(top, rows))
-    if looked.gallery is not None:
-        _draw_gallery(figure.add_subplot(grid[0, :]), looked.gallery)
-    for place, panel in enumerate(panels):
-        row, column = divmod(place, columns)
-        _draw_panel(figure.add_subplot(grid[row + (looked.gallery is not None), column]), panel)
-    figure.savefig(path)
+
+    def draw(canvas: Canvas) -> None:
+        # The name of a run is no formula.
+        canvas.suptitle(printable(title), fontsize=10, parse_math=False)
+        first = int(looked.gallery is not None)
+        grid = canvas.add_gridspec(rows + first, columns, height_ratios=_heights(top, rows))
+        if looked.gallery is not None:
+            _draw_gallery(canvas.add_subplot(grid[0, :]), looked.gallery)
+        for place, panel in enumerate(panels):
+            row, column = divmod(place, columns)
+            _draw_panel(canvas.add_subplot(grid[row + first, column]), panel)
+
+    return Figure(f"The latent of {printable(title)}", draw, size=(PLOT[0] * columns, top + PLOT[1] * rows))
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,11 @@
-"""Contestants that do one job, compared by time and memory: what was measured, and how it is shown."""
+"""Contestants that do one job, compared by time and, where it was measured, by memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import RenderableType
-
-from anymax.bench import page
 from anymax.bench.memory import peak_bytes
-from anymax.bench.page import TableRow, markdown_table, page_head, terminal_page, terminal_table, tried
 from anymax.bench.peers import Sweep
-from anymax.bench.report import as_json as as_json
-from anymax.bench.report import number
 from anymax.bench.timing import Budget, Run, Timing, time_interleaved
-
-MIB = 2**20
-COLUMNS = ("ms", "ratio", "extra MiB", "ratio")
 
 
 @dataclass(frozen=True)
@@ -32,34 +23,56 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One contestant of one job; extra memory is what it takes over its inputs and gradients at the worst moment."""
+class Entry:
+    """What was measured of one contestant; None for what was not, which then has no column.
+
+    Args:
+        setting: what was chosen for it, if anything was.
+        maker: whose it is, where several packages are compared.
+        num_bytes: the most that is allocated at once.
+        rows: how many rows reached the loss, for each example.
+        parts: the milliseconds of each part of a training step.
+    """
 
     name: str
-    setting: str
     timing: Timing
-    extra_bytes: int
+    setting: str = ""
+    maker: str = ""
+    num_parameters: int | None = None
+    num_bytes: int | None = None
+    rows: float | None = None
+    parts: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everyone who does one job; the first is the baseline."""
+    """Contestants that do one job; the first is the baseline.
+
+    Args:
+        case: comparisons of one job with a case each, such as the shape of the scores, are columns of one table.
+        tokens: of a training step; where given, speeds are shown in place of times.
+        unit: heads the column of times.
+        memory: heads the column of bytes, in MiB.
+        rows: heads the column of rows.
+    """
 
     job: str
-    entries: tuple[Measured, ...]
+    entries: tuple[Entry, ...]
     sweeps: tuple[Sweep, ...] = ()
-
-
-Report = page.Report[Comparison]
+    case: str = ""
+    tokens: int | None = None
+    unit: str = "ms"
+    memory: str = "extra MiB"
+    rows: str = "rows"
 
 
 def compare(job: str, contestants: Sequence[Contestant], budget: Budget, sweeps: tuple[Sweep, ...] = ()) -> Comparison:
-    """Memory first, then time, interleaved; the first contestant is the baseline."""
+    """Memory first, over inputs and gradients, then time, interleaved; the first contestant is the baseline."""
     extra = {one.name: max(0, peak_bytes(one.run) - one.gradient_bytes) for one in contestants}
     runs: Mapping[str, Run] = {one.name: one.run for one in contestants}
     timings = time_interleaved(runs, baseline=contestants[0].name, budget=budget)
-    entries = tuple(Measured(one.name, one.setting, timings[one.name], extra[one.name]) for one in contestants)
-    return Comparison(job, entries, sweeps)
+    entries = [Entry(one.name, timings[one.name], one.setting, num_bytes=extra[one.name]) for one in contestants]
+    return Comparison(job, tuple(entries), sweeps)
 
 
 def fastest(function: str, runs: Mapping[str, Run], budget: Budget) -> Sweep:
@@ -67,35 +80,3 @@ def fastest(function: str, runs: Mapping[str, Run], budget: Budget) -> Sweep:
     timings = time_interleaved(runs, baseline=next(iter(runs)), budget=budget)
     tried = {setting: timing.milliseconds.median for setting, timing in timings.items()}
     return Sweep(function, "milliseconds", tried, min(tried, key=tried.__getitem__))
-
-
-def terminal(report: Report) -> RenderableType:
-    """One table per job."""
-    tables = [
-        terminal_table(comparison.job, COLUMNS, _rows(comparison, "{} [dim]±{}[/dim]", with_half_range=True))
-        for comparison in report.comparisons
-    ]
-    return terminal_page(report.machine, tables, report.notes, "below 1 is better")
-
-
-def markdown(report: Report, command: str) -> str:
-    """A page that holds the machine, the command, the tables with their quartiles, and what was tried for the peers."""
-    lines = page_head(report.title, report.machine, command, report.notes, "below 1 is better")
-    for comparison in report.comparisons:
-        rows = _rows(comparison, "{} [{}, {}]", with_half_range=False)
-        lines += [f"## {comparison.job}", "", *markdown_table(COLUMNS, rows), "", *tried(comparison.sweeps)]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _rows(comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[TableRow]:
-    for entry in comparison.entries:
-        yield TableRow(entry.name, entry.setting, [*_cells(entry, comparison, form, with_half_range=with_half_range)])
-
-
-def _cells(entry: Measured, comparison: Comparison, form: str, *, with_half_range: bool) -> Iterator[str]:
-    ratio, baseline = entry.timing.ratio, comparison.entries[0]
-    spread = (ratio.half_range,) if with_half_range else (ratio.low, ratio.high)
-    yield f"{entry.timing.milliseconds.median:.3g}"
-    yield "" if entry is baseline else form.format(number(ratio.median), *map(number, spread))
-    yield f"{entry.extra_bytes / MIB:.3g}"
-    yield "" if entry is baseline or baseline.extra_bytes == 0 else f"{entry.extra_bytes / baseline.extra_bytes:.3f}"

@@ -2,17 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.bench import machine
-from anymax.bench.comparison import MIB, Comparison, Contestant, Report, compare
+from anymax.bench.comparison import Comparison, Contestant, compare
 from anymax.bench.outputs import contestant, zipf
+from anymax.bench.report import MIB, Report
 from anymax.bench.timing import Budget
+from anymax.display import COLOURS, Figure, clean
 from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, SparseOutput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 Announce = Callable[[str], None]
 EAGER = "F.cross_entropy(F.linear)"
@@ -56,6 +62,7 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
         f"each step is a forward and backward of {settings.tokens} tokens of dimension {settings.dim} with targets by "
         f"Zipf's law, bands by cost, and scores of deviation {settings.std:g}",
         "extra memory is the most that is allocated at once, over the inputs and the gradients",
+        "below 1 is better",
         *machine.warnings(),
     )
     with machine.threads(settings.threads):
@@ -91,29 +98,33 @@ def _comparison(size: int, settings: Settings) -> Comparison:
     return compare(f"{size} words", contestants, settings.budget)
 
 
-def plot(report: Report, path: Path) -> None:
-    """Draw time and extra memory against the vocabulary, both on logarithmic scales."""
-    from matplotlib import pyplot
+def figure(report: Report) -> Figure:
+    """Time and extra memory against the vocabulary, both on logarithmic scales."""
 
-    figure, (time_axes, memory_axes) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    names = [entry.name for entry in report.comparisons[0].entries]
-    for name in names:
-        points = [
-            (int(comparison.job.split()[0]), entry)
-            for comparison in report.comparisons
-            for entry in comparison.entries
-            if entry.name == name
-        ]
-        sizes = [size for size, _ in points]
-        style = "--" if name == EAGER else "-"
-        seconds = [entry.timing.milliseconds.median / 1e3 for _, entry in points]
-        time_axes.plot(sizes, seconds, style, marker="o", label=name)
-        memory_axes.plot(sizes, [max(entry.extra_bytes, 1) / MIB for _, entry in points], style, marker="o", label=name)
-    time_axes.set(title="One training step", ylabel="seconds")
-    memory_axes.set(title="Memory over inputs and gradients", ylabel="MiB")
-    for axes in (time_axes, memory_axes):
-        axes.set(xscale="log", yscale="log", xlabel="words in the vocabulary")
-        axes.grid(alpha=0.3)
-        axes.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    def draw(canvas: "Canvas") -> None:
+        time_axes, memory_axes = canvas.subplots(1, 2)
+        for colour, first in zip(COLOURS, report.comparisons[0].entries, strict=False):
+            _draw(time_axes, memory_axes, report, first.name, colour)
+        time_axes.set(title="One training step", ylabel="seconds")
+        memory_axes.set(title="Memory over inputs and gradients", ylabel="MiB")
+        for axes in (time_axes, memory_axes):
+            axes.set(xscale="log", yscale="log", xlabel="words in the vocabulary")
+            clean(axes)
+            axes.legend(frameon=False)
+
+    return Figure("Time and memory of a training step by the size of the vocabulary", draw, size=(11, 4.2))
+
+
+def _draw(time_axes: "Axes", memory_axes: "Axes", report: Report, name: str, colour: str) -> None:
+    """The lines of one layer, which may be missing at large vocabularies."""
+    points = [
+        (int(comparison.job.split()[0]), entry)
+        for comparison in report.comparisons
+        for entry in comparison.entries
+        if entry.name == name
+    ]
+    sizes = [size for size, _ in points]
+    seconds = [entry.timing.milliseconds.median / 1e3 for _, entry in points]
+    mebibytes = [max(entry.num_bytes or 0, 1) / MIB for _, entry in points]
+    for axes, values in ((time_axes, seconds), (memory_axes, mebibytes)):
+        axes.plot(sizes, values, "--" if name == EAGER else "-", color=colour, marker="o", label=name)

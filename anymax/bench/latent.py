@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 
 from anymax.bench import machine
+from anymax.bench.comparison import Comparison
 from anymax.bench.latent_decoder import compare_marginals
 from anymax.bench.latent_games import NUM_KINDS, UNION, WANTED_SUPPORT, compare_estimators
-from anymax.bench.latent_report import Comparison, Report
 from anymax.bench.latent_settings import Settings
 from anymax.bench.latent_structures import compare_bits, compare_sequences, compare_topk
+from anymax.bench.report import Report
 
 Announce = Callable[[str], None]
 
@@ -60,4 +61,5 @@ def _notes(settings: Settings) -> Iterator[str]:
         "the one peer on PyPI, lp-sparsemap 1.0, has no wheels and its source does not build: a current setuptools "
         "refuses it, and with an old one a file is missing; so no peer is compared"
     )
+    yield "ratios are to the first row of a table, and below 1 is faster"
     yield from machine.warnings()

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anymax.bench.comparison import fastest
+from anymax.bench.comparison import Comparison, Entry, fastest
 from anymax.bench.latent_estimators import CountedRows
 from anymax.bench.latent_games import WANTED_SUPPORT, sharpness
-from anymax.bench.latent_report import Comparison, Entry
 from anymax.bench.latent_settings import Settings
 from anymax.bench.timing import Budget, Run, time_interleaved
 from anymax.latent import Choice, DenseMarginal, Estimator, SparseMarginal
@@ -65,8 +64,8 @@ def compare_marginals(job: str, settings: Settings) -> Comparison:
     rows = {name: _rows_per_image(estimators[name], run, number) for name, run in runs.items()}
     timings = time_interleaved(runs, baseline=SPARSE, budget=settings.slow_budget)
     chosen = {DENSE: sweep.chosen, SPARSE: f"{number} at once"}
-    entries = [Entry(name, timings[name], chosen[name], rows[name]) for name in runs]
-    return Comparison(job, tuple(entries), (sweep,), "rows per image")
+    entries = [Entry(name, timings[name], chosen[name], rows=rows[name]) for name in runs]
+    return Comparison(job, tuple(entries), (sweep,), rows="rows per image")
 
 
 def _rows_per_image(estimator: CountedRows, run: Run, num_images: int) -> float:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.bench.comparison import Comparison, Entry
 from anymax.bench.latent_estimators import CountedRows, UnionOfSupports
-from anymax.bench.latent_report import Comparison, Entry
 from anymax.bench.latent_settings import Settings
 from anymax.bench.timing import time_interleaved
 from anymax.latent import DenseMarginal, Estimator, Gumbel, ScoreFunction, SparseMarginal, SumAndSample

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from anymax.bench.latent_report import Comparison, Entry
+from anymax.bench.comparison import Comparison, Entry
 from anymax.bench.latent_settings import Settings
 from anymax.bench.timing import Run, time_interleaved
 from anymax.structured import Bits, Polytope, Sequence, SparseStructures, sparsemap, topk_bits

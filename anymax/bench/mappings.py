@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from anymax.bench import machine, peers
-from anymax.bench.results import CaseResult, Entry, Report
+from anymax.bench.comparison import Comparison, Entry
+from anymax.bench.report import MICROSECONDS, Report
 from anymax.bench.timing import Budget, Run, time_interleaved
 from anymax.kernels import library
 from anymax.mappings import entmax
@@ -85,18 +86,19 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
     with_peers = settings.peers and peers.is_installed()
     notes = tuple(_notes(settings, with_peers))
     with machine.threads(settings.threads):
-        cases = []
+        comparisons = []
         for scale in settings.scales:
             for rows, n in settings.shapes:
                 announce(f"{rows}x{n}, scores of scale {scale:g}")
-                cases.append(_measure_case(rows, n, scale, settings, with_peers))
+                comparisons.append(_compare(rows, n, scale, settings, with_peers))
         announce(f"one call on {_shape_name(*SMALL_SHAPE)}")
-        calls = _measure_calls(with_peers, settings.budget)
-        return Report("mappings", machine.describe(), tuple(cases), _shape_name(*SMALL_SHAPE), calls, notes)
+        comparisons.append(_compare_calls(with_peers, settings.budget))
+        return Report("mappings", machine.describe(), tuple(comparisons), notes)
 
 
 def _notes(settings: Settings, with_peers: bool) -> Iterator[str]:
     yield "each number is the median of per-round ratios to torch.softmax, forward and backward, float32"
+    yield "below 1 is faster"
     if settings.peers and not with_peers:
         yield "the entmax package is not installed, so there are no peers; pip install 'anymax[peers]'"
     yield from machine.warnings()
@@ -137,14 +139,15 @@ def _inputs(rows: int, n: int, scale: float) -> _Inputs:
     return _Inputs(scores_RN, upstream_RN, alpha_R1, alpha_R1.clone().requires_grad_())
 
 
-def _measure_case(rows: int, n: int, scale: float, settings: Settings, with_peers: bool) -> CaseResult:
+def _compare(rows: int, n: int, scale: float, settings: Settings, with_peers: bool) -> Comparison:
     inputs = _inputs(rows, n, scale)
     contestants = [_Contestant("torch", BASELINE, inputs.timed(lambda: inputs.scores_RN.softmax(-1))), *_ours(inputs)]
     sweeps: list[peers.Sweep] = []
     if with_peers:
         contestants += _exact_peers(inputs, settings, sweeps)
         contestants += _bisecting_peers(inputs, settings, sweeps)
-    return CaseResult(_shape_name(rows, n), scale, _entries(contestants, settings.budget), tuple(sweeps))
+    job = f"Ratio to {BASELINE}, scores of scale {scale:g}"
+    return Comparison(job, _entries(contestants, settings.budget), tuple(sweeps), _shape_name(rows, n))
 
 
 def _ours(inputs: _Inputs) -> Iterator[_Contestant]:
@@ -185,7 +188,7 @@ def _bisecting_peers(inputs: _Inputs, settings: Settings, sweeps: list[peers.Swe
     yield _Contestant(peers.name(), f"{name}, learned", inputs.timed_with_alpha(learned), sweep.chosen)
 
 
-def _measure_calls(with_peers: bool, budget: Budget) -> tuple[Entry, ...]:
+def _compare_calls(with_peers: bool, budget: Budget) -> Comparison:
     scores_RN = torch.randn(*SMALL_SHAPE, generator=torch.Generator().manual_seed(0))
     contestants = [
         _Contestant("torch", BASELINE, lambda: torch.softmax(scores_RN, -1)),
@@ -195,14 +198,15 @@ def _measure_calls(with_peers: bool, budget: Budget) -> tuple[Entry, ...]:
         entmax15 = peers.module().entmax15
         contestants.append(_Contestant(peers.name(), "entmax15", lambda: entmax15(scores_RN)))
     small_budget = Budget(seconds=min(budget.seconds, 2.0), rounds=budget.rounds, least=budget.least)
-    return _entries(contestants, small_budget)
+    job = f"One call on {_shape_name(*SMALL_SHAPE)}, without a gradient"
+    return Comparison(job, _entries(contestants, small_budget), unit=MICROSECONDS)
 
 
 def _entries(contestants: list[_Contestant], budget: Budget) -> tuple[Entry, ...]:
     runs = {f"{one.maker} {one.name}": one.run for one in contestants}
     timings = time_interleaved(runs, baseline=next(iter(runs)), budget=budget)
     pairs = zip(contestants, timings.values(), strict=True)
-    return tuple(Entry(one.maker, one.name, one.setting, timing) for one, timing in pairs)
+    return tuple(Entry(one.name, timing, one.setting, one.maker) for one, timing in pairs)
 
 
 def _shape_name(rows: int, n: int) -> str:

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.bench import machine
-from anymax.bench.comparison import Comparison, Contestant, Report, compare, fastest
+from anymax.bench.comparison import Comparison, Contestant, compare, fastest
 from anymax.bench.peers import Sweep
+from anymax.bench.report import Report
 from anymax.bench.timing import Budget, Run
 from anymax.losses import linear_cross_entropy, linear_entmax_loss, linear_mixture_loss
 from anymax.transforms import PLIF, Sig
@@ -81,6 +82,7 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
         "each ratio is the median of per-round ratios to the first row of its table, forward and backward, float32, "
         "with gradients for the hidden states and all parameters",
         "extra memory is the most that is allocated at once, over the inputs and the gradients",
+        "below 1 is better",
         *machine.warnings(),
     )
     with machine.threads(settings.threads):

@@ -1,21 +1,21 @@
 """Training steps of recurrent networks: what regularizers, a mixture of softmaxes, drawn lengths and masks cost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 
 from anymax.bench import machine
-from anymax.bench.comparison import fastest
+from anymax.bench.comparison import Comparison, fastest
 from anymax.bench.outputs import zipf
 from anymax.bench.peers import Sweep
 from anymax.bench.recurrent_lengths import drawn_against_mean, first_meetings, mean_length
 from anymax.bench.recurrent_masks import masks
-from anymax.bench.recurrent_report import Comparison, Entry, Report
 from anymax.bench.recurrent_settings import Settings, body_of, shape_of, widths_of
-from anymax.bench.recurrent_trainee import AWDTrainee, PlainTrainee, RecurrentTrainee
+from anymax.bench.recurrent_trainee import AWDTrainee, PlainTrainee
 from anymax.bench.recurrent_twin import MixedOutput, PickedOutput, plain_of, with_output
-from anymax.bench.steps import measure_steps
+from anymax.bench.report import Report
+from anymax.bench.steps import compare_steps
 from anymax.bench.timing import Budget, Run
 from anymax.bench.trainee import Pair
 from anymax.data import Lexicon
@@ -75,6 +75,7 @@ def _notes(settings: Settings) -> Iterator[str]:
     )
     yield "each ratio is the median of per-round ratios to the first row of its table"
     yield "peak memory is the most that torch allocates at once, with parameters, averages and gradients"
+    yield "below 1 is better"
     yield from machine.warnings()
 
 
@@ -100,7 +101,8 @@ def _against_plain(job: str, settings: Settings) -> Comparison:
     plain = PlainTrainee(PLAIN, plain_of(model), config.optimizer.lr, config.clip, batches)
     sweeps = (_choose_optimizer(plain), _choose_chunk(plain, settings))
     plain.setting = ", ".join(sweep.chosen for sweep in sweeps)
-    return _compare(job, [plain, AWDTrainee(OURS, model, config, batches)], settings, sweeps, with_parts=True)
+    trainees = [plain, AWDTrainee(OURS, model, config, batches)]
+    return compare_steps(job, trainees, settings.budget, sweeps, part_steps=settings.part_steps)
 
 
 def _choose_optimizer(plain: PlainTrainee) -> Sweep:
@@ -141,7 +143,7 @@ def _mixture(job: str, settings: Settings) -> Comparison:
     model = build(config, settings.words)
     models = {name: with_output(model, kind) for name, kind in EAGER.items()} | {FUSED: model}
     trainees = [AWDTrainee(name, one, config, batches) for name, one in models.items()]
-    return _compare(job, trainees, settings)
+    return compare_steps(job, trainees, settings.budget)
 
 
 def _lengths(job: str, settings: Settings) -> list[Comparison]:
@@ -158,23 +160,6 @@ def _lengths(job: str, settings: Settings) -> list[Comparison]:
         first_meetings("Steps of lengths met for the first time", trainee, new),
         drawn_against_mean(job, trainee, lengths, batch_of, together=settings.together),
     ]
-
-
-def _compare(
-    job: str,
-    trainees: Sequence[RecurrentTrainee],
-    settings: Settings,
-    sweeps: tuple[Sweep, ...] = (),
-    *,
-    with_parts: bool = False,
-) -> Comparison:
-    """The first is the baseline."""
-    measured = measure_steps(trainees, settings.budget, part_steps=settings.part_steps if with_parts else 0)
-    entries = [
-        Entry(one.name, measured[one.name].timing, one.setting, measured[one.name].num_bytes, measured[one.name].parts)
-        for one in trainees
-    ]
-    return Comparison(job, tuple(entries), sweeps)
 
 
 def _batches(settings: Settings, shape: tuple[int, int], *, number: int = NUM_BATCHES) -> list[Pair]:

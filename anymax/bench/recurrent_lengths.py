@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anymax.bench.recurrent_report import Comparison, Entry
+from anymax.bench.comparison import Comparison, Entry
 from anymax.bench.recurrent_trainee import RecurrentTrainee
 from anymax.bench.timing import Timing, quartiles
 from anymax.bench.trainee import Pair

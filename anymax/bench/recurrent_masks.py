@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.bench.comparison import Contestant, compare
-from anymax.bench.recurrent_report import Comparison, Entry
+from anymax.bench.comparison import Comparison, Contestant, compare
 from anymax.bench.timing import Budget, Run
 from anymax.regularizers.element_dropout import element_dropout
 
@@ -31,7 +30,4 @@ def masks(job: str, widths: Sequence[int], rate: float, budget: Budget) -> Compa
         Contestant("element_dropout", differentiated(lambda weight: element_dropout(weight, rate)), num_bytes),
         Contestant("copies of weights and gradients", copied, num_bytes),
     ]
-    entries = [
-        Entry(one.name, one.timing, num_bytes=one.extra_bytes) for one in compare(job, contestants, budget).entries
-    ]
-    return Comparison(job, tuple(entries), memory="extra MiB")
+    return compare(job, contestants, budget)

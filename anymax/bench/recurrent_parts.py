@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, ParamSpec
 
 from torch import Tensor
@@ -24,10 +24,6 @@ class Parts:
     penalties: float = 0.0
     clip: float = 0.0
     optimizer: float = 0.0
-
-    @property
-    def together(self) -> float:
-        return sum(astuple(self))
 
 
 class Stages:

@@ -1,152 +1,147 @@
-"""A benchmark's report as tables on a terminal, as a Markdown page and as JSON."""
+"""Report: what a benchmark measured, of all benchmarks, and the page that shows it."""
 
-import dataclasses
-import json
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from anymax.bench.comparison import Comparison, Entry
 from anymax.bench.machine import Machine
-from anymax.bench.results import CaseResult, Entry, Report
+from anymax.bench.peers import Sweep
+from anymax.bench.timing import Quartiles
+from anymax.display import Bullets, Cell, Code, Heading, Noted, Page, Part, Row, Section, Table
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-def terminal(report: Report) -> RenderableType:
-    """One table of ratios per scale, and one of the small call."""
-    parts: list[RenderableType] = [Text(machine_line(report.machine), style="dim"), ""]
-    for scale, cases in _by_scale(report.cases):
-        parts += [_ratio_table(f"Ratio to {_baseline(cases)}, scores of scale {scale:g}", cases), ""]
-    parts += [_call_table(report), ""]
-    parts += [Text(f"{note[0].upper()}{note[1:]}.", style="dim") for note in report.notes]
-    parts.append(Text("± is half the distance between the quartiles; below 1 is faster.", style="dim"))
-    return Group(*parts)
+MIB = 2**20
+MICROSECONDS = "microseconds"
 
 
-def markdown(report: Report, command: str) -> str:
-    """A page that holds the machine, the command, the tables with their quartiles, and what was tried for the peers."""
-    lines = [f"# Benchmark: {report.title}", "", "```", f"$ {command}", "```", ""]
-    lines += [f"- {label}: {value}" for label, value in machine_facts(report.machine)] + [""]
-    lines += [f"{note[0].upper()}{note[1:]}." for note in report.notes]
-    lines += ["In brackets the quartiles; below 1 is faster.", ""]
-    for scale, cases in _by_scale(report.cases):
-        lines += [f"## Scores of scale {scale:g}", "", *_markdown_ratios(cases), ""]
-    lines += [f"## One call on {report.small_case}, without a gradient", "", *_markdown_calls(report.calls), ""]
-    if any(case.sweeps for case in report.cases):
-        lines += ["## What was tried for the peers", "", *_markdown_sweeps(report.cases), ""]
-    return "\n".join(lines).rstrip() + "\n"
+@dataclass(frozen=True)
+class Report:
+    """One run of a benchmark.
 
+    Args:
+        notes: what a reader must know to read the numbers.
+    """
 
-def as_json(report: "DataclassInstance", command: str) -> str:
-    """Everything that was measured, by any benchmark."""
-    return json.dumps({"command": command, **dataclasses.asdict(report)}, indent=2) + "\n"
+    title: str
+    machine: Machine
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
 
-
-def _ratio_table(title: str, cases: list[CaseResult]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column()
-    for case in cases:
-        table.add_column(case.case, justify="right", no_wrap=True)
-    maker = ""
-    for row in _rows(cases):
-        if row[0].maker != maker:
-            maker = row[0].maker
-            table.add_section()
-            table.add_row(Text(maker, style="bold"))
-        first, rest = row[0], [_ratio_cell(entry) for entry in row]
-        if first.name == _baseline(cases):
-            rest = [f"{entry.timing.milliseconds.median:.3g} ms" for entry in row]
-        table.add_row(f"  {first.name}", *rest)
-    return table
-
-
-def _ratio_cell(entry: Entry) -> str:
-    ratio = entry.timing.ratio
-    cell = f"{number(ratio.median)} [dim]±{number(ratio.half_range)}[/dim]"
-    return f"{cell}\n[dim]{entry.setting}[/dim]" if entry.setting else cell
-
-
-def _call_table(report: Report) -> Table:
-    title = f"One call on {report.small_case}, without a gradient"
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column()
-    table.add_column("microseconds", justify="right")
-    table.add_column("ratio", justify="right")
-    for entry in report.calls:
-        name = entry.name if entry.maker == "torch" else f"{entry.maker}: {entry.name}"
-        table.add_row(name, f"{entry.timing.milliseconds.median * 1e3:.1f}", _ratio_cell(entry))
-    return table
-
-
-def _markdown_ratios(cases: list[CaseResult]) -> Iterator[str]:
-    yield f"| | {' | '.join(case.case for case in cases)} |"
-    yield "|---|" + "---:|" * len(cases)
-    for row in _rows(cases):
-        if row[0].name == _baseline(cases):
-            yield f"| {row[0].name}, ms | {' | '.join(f'{e.timing.milliseconds.median:.3g}' for e in row)} |"
-            continue
-        yield f"| {row[0].maker}: {row[0].name} | {' | '.join(_markdown_cell(entry) for entry in row)} |"
-
-
-def _markdown_cell(entry: Entry) -> str:
-    ratio = entry.timing.ratio
-    cell = f"{number(ratio.median)} [{number(ratio.low)}, {number(ratio.high)}]"
-    return f"{cell} `{entry.setting}`" if entry.setting else cell
-
-
-def _markdown_calls(calls: Iterable[Entry]) -> Iterator[str]:
-    yield "| | microseconds | ratio |"
-    yield "|---|---:|---:|"
-    for entry in calls:
-        name = entry.name if entry.maker == "torch" else f"{entry.maker}: {entry.name}"
-        yield f"| {name} | {entry.timing.milliseconds.median * 1e3:.1f} | {_markdown_cell(entry)} |"
-
-
-def _markdown_sweeps(cases: Iterable[CaseResult]) -> Iterator[str]:
-    yield "| scale | scores | function | chosen | found | tried |"
-    yield "|---:|---|---|---|---|---|"
-    for case in cases:
-        for sweep in case.sweeps:
-            tried = ", ".join(f"{setting}: {value:.3g}" for setting, value in sweep.tried.items())
-            cells = [f"{case.scale:g}", case.case, sweep.function, f"`{sweep.chosen}`", sweep.found, tried]
-            yield f"| {' | '.join(cells)} |"
-
-
-def _by_scale(cases: Iterable[CaseResult]) -> Iterator[tuple[float, list[CaseResult]]]:
-    grouped: dict[float, list[CaseResult]] = {}
-    for case in cases:
-        grouped.setdefault(case.scale, []).append(case)
-    yield from grouped.items()
-
-
-def _rows(cases: list[CaseResult]) -> Iterator[tuple[Entry, ...]]:
-    """One contestant's entries over the cases, which all have the same contestants."""
-    yield from zip(*(case.entries for case in cases), strict=True)
-
-
-def _baseline(cases: list[CaseResult]) -> str:
-    return cases[0].entries[0].name
-
-
-def machine_facts(machine: Machine) -> list[tuple[str, str]]:
-    """What decides the numbers, as labels and values."""
-    return [
-        ("CPU", f"{machine.cpu}, {machine.cores} cores, {machine.system}"),
-        ("threads", str(machine.threads)),
-        ("kernels", machine.kernels),
-        ("software", f"anymax {machine.anymax}, torch {machine.torch}, Python {machine.python}"),
-    ]
-
-
-def machine_line(machine: Machine) -> str:
-    """The same, a line each."""
-    return "\n".join(f"{label + ':':<10}{value}" for label, value in machine_facts(machine))
+    def page(self, command: str) -> Page:
+        """The machine, the command, a table for each job, and what was tried for the peers."""
+        notes = map(_sentence, (*self.notes, "beside a ratio stand its quartiles"))
+        parts: list[Part] = [Code(f"$ {command}"), Bullets((*_facts(self.machine), *notes), is_dim=True)]
+        for job, group in groupby(self.comparisons, key=lambda comparison: comparison.job):
+            parts += [Heading(job), *_parts(list(group))]
+        return Page(f"Benchmark: {self.title}", tuple(parts), {"command": command, **asdict(self)})
 
 
 def number(value: float) -> str:
-    """Three digits, or two places where that is more than enough."""
+    """A ratio: three digits, or two places where that is more than enough."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def digits(value: float) -> str:
+    """Three digits at least, and no exponent for large numbers."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _facts(machine: Machine) -> tuple[str, ...]:
+    """What decides the numbers."""
+    return (
+        f"CPU: {machine.cpu}, {machine.cores} cores, {machine.system}",
+        f"threads: {machine.threads}",
+        f"kernels: {machine.kernels}",
+        f"software: anymax {machine.anymax}, torch {machine.torch}, Python {machine.python}",
+    )
+
+
+def _sentence(note: str) -> str:
+    return f"{note[0].upper()}{note[1:]}."
+
+
+def _parts(comparisons: Sequence[Comparison]) -> Iterator[Part]:
+    """Of one job."""
+    first = comparisons[0]
+    assert first.case or len(comparisons) == 1, f"comparisons of one job must have a case each: {first.job}"
+    yield _side_by_side(comparisons) if first.case else _table(first)
+    tried = [_tried(sweep, comparison.case) for comparison in comparisons for sweep in comparison.sweeps]
+    if tried:
+        yield Bullets(tuple(tried), is_dim=True)
+    if parts := {entry.name: entry.parts for entry in first.entries if entry.parts is not None}:
+        yield _table_of_parts(parts)
+
+
+def _table(comparison: Comparison) -> Table:
+    """A row for each contestant, and a column for all that was measured."""
+    rows = [(Noted(entry.name, entry.setting), *_cells(entry, comparison)) for entry in comparison.entries]
+    return Table(("", *_columns(comparison)), tuple(_in_sections(comparison.entries, rows)))
+
+
+def _side_by_side(comparisons: Sequence[Comparison]) -> Table:
+    """A column of ratios for each case; all have the same contestants, and the first row is the baseline's time."""
+    baseline, *others = zip(*(comparison.entries for comparison in comparisons), strict=True)
+    rows: list[Row] = [(baseline[0].name, *(f"{digits(one.timing.milliseconds.median)} ms" for one in baseline))]
+    rows += [(of_one[0].name, *(_ratio(entry.timing.ratio, entry.setting) for entry in of_one)) for of_one in others]
+    return Table(("", *(one.case for one in comparisons)), tuple(_in_sections(comparisons[0].entries, rows)))
+
+
+def _table_of_parts(parts: Mapping[str, Mapping[str, float]]) -> Table:
+    """A row for each part of a step, empty where a contestant has no such part; a column for each contestant."""
+    names = next(iter(parts.values()))
+    rows: list[Row] = [
+        (name.replace("_", " "), *(digits(one[name]) if one[name] else "" for one in parts.values())) for name in names
+    ]
+    together = [digits(sum(one.values())) for one in parts.values()]
+    return Table(("", *parts), (*rows, ("together", *together)), "Milliseconds of a step, forward and backward")
+
+
+def _in_sections(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[Row | Section]:
+    """The rows of entries, those of one maker below its name."""
+    maker = ""
+    for entry, row in zip(entries, rows, strict=True):
+        if entry.maker != maker:
+            maker = entry.maker
+            yield Section(maker)
+        yield row
+
+
+def _columns(comparison: Comparison) -> Iterator[str]:
+    first = comparison.entries[0]
+    if first.num_parameters is not None:
+        yield "parameters"
+    yield from (comparison.unit if comparison.tokens is None else "tokens/s", "ratio")
+    if first.num_bytes is not None:
+        yield from (comparison.memory, "ratio")
+    if first.rows is not None:
+        yield comparison.rows
+
+
+def _cells(entry: Entry, comparison: Comparison) -> Iterator[Cell]:
+    baseline, time = comparison.entries[0], entry.timing.milliseconds.median
+    if entry.num_parameters is not None:
+        yield f"{entry.num_parameters / 1e6:.1f}M"
+    if comparison.tokens is None:
+        yield digits(1e3 * time if comparison.unit == MICROSECONDS else time)
+        ratio = entry.timing.ratio
+    else:
+        yield f"{1e3 * comparison.tokens / time:.0f}"
+        ratio = entry.timing.ratio.inverse
+    yield "" if entry is baseline else _ratio(ratio)
+    if entry.num_bytes is not None and baseline.num_bytes is not None:
+        yield digits(entry.num_bytes / MIB)
+        is_compared = entry is not baseline and baseline.num_bytes > 0
+        yield f"{entry.num_bytes / baseline.num_bytes:.3f}" if is_compared else ""
+    if entry.rows is not None:
+        yield digits(entry.rows)
+
+
+def _ratio(ratio: Quartiles, setting: str = "") -> Cell:
+    quartiles = f"{number(ratio.low)}-{number(ratio.high)}"
+    return Noted(number(ratio.median), f"{quartiles}, {setting}" if setting else quartiles)
+
+
+def _tried(sweep: Sweep, case: str) -> str:
+    """The settings that were tried for one function."""
+    values = ", ".join(f"{setting}: {value:.4g}" for setting, value in sweep.tried.items())
+    return f"Tried for {sweep.function}{f' on {case}' if case else ''}, {sweep.found}: {values}."

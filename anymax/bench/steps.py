@@ -1,12 +1,16 @@
-"""Models that take training steps in turn: what the steps take in memory and time, whole and part by part."""
+"""Models that take training steps in turn, compared by memory and time, whole and part by part."""
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import astuple
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import asdict, astuple
+from typing import Any, Protocol, TypeVar
 
+from torch import nn
+
+from anymax.bench.comparison import Comparison, Entry
 from anymax.bench.memory import peak_bytes
-from anymax.bench.timing import Budget, Timing, time_interleaved
+from anymax.bench.peers import Sweep
+from anymax.bench.timing import Budget, time_interleaved
 
 # A dataclass of the milliseconds of each part of a step.
 PartsT = TypeVar("PartsT", bound=Any)
@@ -14,14 +18,18 @@ PartsT_co = TypeVar("PartsT_co", covariant=True, bound=Any)
 
 
 class Stepping(Protocol[PartsT_co]):
-    """Called, it takes one step and tells the loss."""
+    """Called, it takes one step and returns the loss."""
 
     name: str
+    setting: str
+
+    @property
+    def model(self) -> nn.Module: ...
 
     def __call__(self) -> float: ...
 
     def parts(self) -> PartsT_co:
-        """Take a step and tell where its time went."""
+        """Take a step and return the time of each part."""
         ...
 
     @property
@@ -30,21 +38,20 @@ class Stepping(Protocol[PartsT_co]):
         ...
 
 
-class Measured(NamedTuple, Generic[PartsT]):
-    """What the steps of one took; their parts where they were asked for."""
-
-    timing: Timing
-    num_bytes: int
-    parts: PartsT | None
-
-
-def measure_steps(
-    trainees: Sequence[Stepping[PartsT]], budget: Budget, *, part_steps: int = 0
-) -> dict[str, Measured[PartsT]]:
-    """Memory first, then time, interleaved; the first is the baseline. By name.
+def compare_steps(
+    job: str,
+    trainees: Sequence[Stepping[PartsT]],
+    budget: Budget,
+    sweeps: tuple[Sweep, ...] = (),
+    *,
+    part_steps: int = 0,
+    tokens: int | None = None,
+) -> Comparison:
+    """Memory first, then time, interleaved; the first is the baseline.
 
     Args:
-        part_steps: of so many steps the parts are timed too.
+        part_steps: the number of steps whose parts are timed too.
+        tokens: of a step; where given, speeds are shown in place of times.
     """
     peaks = {}
     for trainee in trainees:
@@ -54,8 +61,18 @@ def measure_steps(
     runs = {trainee.name: trainee for trainee in trainees}
     timings = time_interleaved(runs, baseline=trainees[0].name, budget=budget)
     rounds = [[trainee.parts() for trainee in trainees] for _ in range(part_steps)]
-    parts = {trainee.name: median_parts([step[i] for step in rounds]) for i, trainee in enumerate(trainees) if rounds}
-    return {name: Measured(timings[name], peaks[name], parts.get(name)) for name in runs}
+    entries = [
+        Entry(
+            trainee.name,
+            timings[trainee.name],
+            trainee.setting,
+            num_parameters=sum(parameter.numel() for parameter in trainee.model.parameters()),
+            num_bytes=peaks[trainee.name],
+            parts=asdict(median_parts([step[place] for step in rounds])) if rounds else None,
+        )
+        for place, trainee in enumerate(trainees)
+    ]
+    return Comparison(job, tuple(entries), sweeps, tokens=tokens, memory="peak MiB")
 
 
 def median_parts(steps: Sequence[PartsT]) -> PartsT:

@@ -46,8 +46,9 @@ class Quartiles:
     high: float
 
     @property
-    def half_range(self) -> float:
-        return (self.high - self.low) / 2
+    def inverse(self) -> "Quartiles":
+        """Of one over the values."""
+        return Quartiles(1 / self.high, 1 / self.median, 1 / self.low)
 
 
 @dataclass(frozen=True)

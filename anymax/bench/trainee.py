@@ -77,10 +77,6 @@ class Trainee:
         return Parts(input + input_back, body + body_back, output, optimizer)
 
     @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    @property
     def held_bytes(self) -> int:
         """What parameters and the optimizer's moments take, which stays between steps."""
         states = [value for state in self.optimizer.state.values() for value in state.values()]

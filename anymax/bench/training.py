@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 
 from anymax.bench import machine
-from anymax.bench.comparison import fastest
+from anymax.bench.comparison import Comparison, fastest
 from anymax.bench.outputs import zipf
 from anymax.bench.peers import Sweep
-from anymax.bench.steps import measure_steps
+from anymax.bench.report import Report
+from anymax.bench.steps import compare_steps
 from anymax.bench.timing import Budget, Run
 from anymax.bench.trainee import Pair, Trainee
-from anymax.bench.training_report import Comparison, Entry, Report
 from anymax.bench.twin import twin_of
 from anymax.bench.twin_layers import BandedOutput, SoftmaxOutput
 from anymax.data import BlockBatches, Lexicon, encode, open_corpus
@@ -128,6 +128,7 @@ def _notes(settings: Settings, bands: Bands, words: Words) -> Iterator[str]:
     )
     yield "each ratio is the median of per-round ratios to the first row of its table"
     yield "peak memory is the most that torch allocates at once, with parameters, moments and gradients"
+    yield "above 1 is faster, or more memory"
     yield from machine.warnings()
 
 
@@ -170,14 +171,15 @@ def _against_full(job: str, settings: Settings, bands: Bands, batches: list[Pair
         for name in ("SM", "SM-T")
     ]
     trainees.append(Trainee("ADP-T", build("ADP-T", settings.body, bands), batches))
-    return _compare(job, trainees, settings)
+    return compare_steps(job, trainees, settings.budget, tokens=settings.tokens)
 
 
 def _against_torch(job: str, name: str, settings: Settings, bands: Bands, batches: list[Pair]) -> Comparison:
     ours = build(name, settings.body, bands)
     torchs = Trainee(f"{name} of torch's modules", twin_of(ours), batches)
     sweeps = tuple(_choose_chunk(torchs, settings))
-    return _compare(job, [torchs, Trainee(name, ours, batches)], settings, sweeps, with_parts=True)
+    trainees = [torchs, Trainee(name, ours, batches)]
+    return compare_steps(job, trainees, settings.budget, sweeps, part_steps=settings.part_steps, tokens=settings.tokens)
 
 
 def build(name: str, body: TransformerConfig, bands: Bands, *, dim: int | None = None) -> TransformerLM:
@@ -214,17 +216,3 @@ def _choose_chunk(trainee: Trainee, settings: Settings) -> Iterator[Sweep]:
     sweep = fastest(trainee.name, {setting: stepping(chunk) for setting, chunk in chunks.items()}, budget)
     output.chunk, trainee.setting = chunks[sweep.chosen], sweep.chosen
     yield sweep
-
-
-def _compare(
-    job: str,
-    trainees: Sequence[Trainee],
-    settings: Settings,
-    sweeps: tuple[Sweep, ...] = (),
-    *,
-    with_parts: bool = False,
-) -> Comparison:
-    """The first is the baseline."""
-    measured = measure_steps(trainees, settings.budget, part_steps=settings.part_steps if with_parts else 0)
-    entries = [Entry(one.name, one.setting, one.num_parameters, *measured[one.name]) for one in trainees]
-    return Comparison(job, settings.tokens, tuple(entries), sweeps)

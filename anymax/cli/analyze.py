@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
-from anymax.cli.console import Console
+from anymax.cli.console import publish
 from anymax.cli.progress import Announcer, say
 from anymax.training.checks import check_counts
 from anymax.training.config import RunConfig
@@ -57,7 +56,6 @@ def bottleneck(
     from anymax.analysis import bottleneck_report as report
     from anymax.analysis.bottleneck import measure_bottleneck
     from anymax.cli.evaluate import open_language_model
-    from anymax.training.folder import write_json
 
     with Announcer() as announce:
         measured = measure_bottleneck(
@@ -70,15 +68,10 @@ def bottleneck(
             clamp=clamp,
             announce=announce,
         )
-    Console().print(report.terminal(measured))
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
-    file = folder / f"bottleneck-{split}.json"
-    write_json(file, measured.as_dict())
-    say(f"Wrote {file}")
-    if importlib.util.find_spec("matplotlib") is not None:
-        report.plot(file.with_suffix(".png"), measured)
-        say(f"Drew {file.with_suffix('.png')}")
+    name = f"bottleneck-{split}"
+    publish(report.page(measured), data=folder / f"{name}.json", figures=folder / f"{name}.png")
     return 0
 
 
@@ -95,7 +88,7 @@ def latent(run: Annotated[Positional[Path], arg(metavar="RUN")], *, step: Annota
     from anymax.analysis.latents import draw
     from anymax.training import open_run
 
-    say(f"Drew {draw(open_run(run, step=step).task, run)}")
+    say(f"Wrote {draw(open_run(run, step=step).task, run)}")
     return 0
 
 
@@ -130,7 +123,6 @@ def dirichlet(
     """
     from anymax.analysis import dirichlet as study
     from anymax.analysis import dirichlet_report as report
-    from anymax.training.folder import write_json
 
     recipes = _dirichlet_recipes(outputs, contexts, words, steps)
     check_counts(seeds=seeds, jobs=jobs, dims=len(dims), concentrations=len(concentrations))
@@ -141,13 +133,8 @@ def dirichlet(
         with Announcer() as announce:
             study.train_all(runs, jobs=jobs, announce=announce)
             results, untrained = list(study.read_results(runs)), list(study.without_training(runs))
-        page = folder / "dirichlet.md"
-        page.write_text(report.markdown(results, untrained, command), encoding="utf-8", errors="backslashreplace")
-        write_json(folder / "dirichlet.json", study.as_dict(results, untrained))
-        say(f"Wrote {page} and {folder / 'dirichlet.json'}")
-        if importlib.util.find_spec("matplotlib") is not None:
-            report.plot(folder / "dirichlet.png", results, untrained)
-            say(f"Drew {folder / 'dirichlet.png'}")
+        page, file = report.page(results, untrained, command), folder / "dirichlet.md"
+        publish(page, markdown=file, data=file.with_suffix(".json"), figures=file.with_suffix(".png"))
     return 0
 
 

@@ -1,5 +1,7 @@
 """`anymax bench SUBJECT`: measure, show the tables, and write them down where asked."""
 
+from __future__ import annotations
+
 import importlib.util
 import itertools
 import shlex
@@ -7,15 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tyro.conf import arg
 from tyro.extras import SubcommandApp
 
-from anymax.cli.console import Console
-from anymax.cli.progress import say
+from anymax.cli.console import Console, publish
+
+if TYPE_CHECKING:
+    from anymax.bench.report import Report
 
 app = SubcommandApp()
 
@@ -48,12 +51,11 @@ def mappings(
     _check_writable("--output", output)
     _check_writable("--json", json)
     from anymax.bench import mappings as cases
-    from anymax.bench import report
 
     make = cases.quick if quick else cases.Settings
     settings = make(scales=scales, threads=threads, peers=peers)
     words = ["--scales", *(f"{scale:g}" for scale in scales), "" if peers else "--no-peers"]
-    _run(cases.measure, settings, report, _command("mappings", quick, threads, *words), output, json)
+    _run(cases.measure, settings, _command("mappings", quick, threads, *words), output, json)
     return 0
 
 
@@ -75,11 +77,10 @@ def outputs(
     """
     _check_writable("--output", output)
     _check_writable("--json", json)
-    from anymax.bench import comparison
     from anymax.bench import outputs as cases
 
     settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
-    _run(cases.measure, settings, comparison, _command("outputs", quick, threads), output, json)
+    _run(cases.measure, settings, _command("outputs", quick, threads), output, json)
     return 0
 
 
@@ -105,14 +106,13 @@ def growth(
         _check_writable(option, path)
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib, which is not installed; pip install 'anymax[plot]'")
-    from anymax.bench import comparison
     from anymax.bench import growth as cases
 
     settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
-    measured = _run(cases.measure, settings, comparison, _command("growth", quick, threads), output, json)
+    measured = _run(cases.measure, settings, _command("growth", quick, threads), output, json)
     if plot is not None:
-        cases.plot(measured, plot)
-        say(f"Drew {plot}")
+        cases.figure(measured).save(plot)
+        Console().print(f"Wrote {plot}", soft_wrap=True)
     return 0
 
 
@@ -137,12 +137,11 @@ def training(
     _check_writable("--output", output)
     _check_writable("--json", json)
     from anymax.bench import training as cases
-    from anymax.bench import training_report as report
 
     make = cases.quick if quick else cases.Settings
     settings = make(corpus=corpus, threads=threads)
     command = _command("training", quick, threads, "" if corpus is None else f"--corpus {shlex.quote(corpus)}")
-    _run(cases.measure, settings, report, command, output, json)
+    _run(cases.measure, settings, command, output, json)
     return 0
 
 
@@ -165,11 +164,10 @@ def recurrent(
     _check_writable("--output", output)
     _check_writable("--json", json)
     from anymax.bench import recurrent as cases
-    from anymax.bench import recurrent_report as report
     from anymax.bench import recurrent_settings
 
     settings = recurrent_settings.quick(threads) if quick else recurrent_settings.Settings(threads=threads)
-    _run(cases.measure, settings, report, _command("recurrent", quick, threads), output, json)
+    _run(cases.measure, settings, _command("recurrent", quick, threads), output, json)
     return 0
 
 
@@ -192,33 +190,29 @@ def latent(
     _check_writable("--output", output)
     _check_writable("--json", json)
     from anymax.bench import latent as cases
-    from anymax.bench import latent_report as report
     from anymax.bench import latent_settings
 
     settings = latent_settings.quick(threads) if quick else latent_settings.Settings(threads=threads)
-    _run(cases.measure, settings, report, _command("latent", quick, threads), output, json)
+    _run(cases.measure, settings, _command("latent", quick, threads), output, json)
     return 0
 
 
 def _run(
-    measure: Callable[[Any, Callable[[str], None]], Any],
+    measure: Callable[[Any, Callable[[str], None]], Report],
     settings: Any,
-    report: ModuleType,
     command: str,
     output: Path | None,
     json: Path | None,
-) -> Any:
+) -> Report:
     """Measure, show it and write it down; what was measured.
 
     Args:
         settings: those of `measure`, which tell how many steps it announces.
-        report: has `terminal`, `markdown` and `as_json` for what `measure` gives.
     """
     with _progress(settings.num_steps) as announce:
-        measured = measure(settings, announce)
-    Console().print(report.terminal(measured))
-    _write({output: report.markdown(measured, command), json: report.as_json(measured, command)})
-    return measured
+        report = measure(settings, announce)
+    publish(report.page(command), markdown=output, data=json)
+    return report
 
 
 def _check_writable(option: str, path: Path | None) -> None:
@@ -227,13 +221,6 @@ def _check_writable(option: str, path: Path | None) -> None:
         raise ValueError(f"{option} must lie in a folder that exists, got {path}; create {path.parent} first")
     if path is not None and path.is_dir():
         raise ValueError(f"{option} must name a file, got the folder {path}")
-
-
-def _write(pages: dict[Path | None, str]) -> None:
-    for path, text in pages.items():
-        if path is not None:
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
-            say(f"Wrote {path}")
 
 
 def _command(subject: str, quick: bool, threads: int | None, *words: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import shutil
@@ -17,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
 import tyro
-from rich.table import Table
 from tyro.conf import Positional, arg
 
 from anymax.cli import own_file
-from anymax.cli.console import Console
-from anymax.cli.progress import Announcer, say
+from anymax.cli.console import publish
+from anymax.cli.progress import Announcer
 from anymax.cli.train import INTERRUPTED, new_run
 from anymax.training import read_metrics
 from anymax.training.checks import check_counts, check_positive
@@ -43,7 +41,6 @@ CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
 # Exit codes of trainings that a signal stopped; while they start or are tested they do not handle it.
 STOPPED = (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
-WIDE = 140
 
 
 @dataclass(frozen=True)
@@ -311,13 +308,10 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
         if comparison.needs_choices(results):
             results = [_with_choices(job, result) for job, result in zip(jobs, results, strict=True)]
-        _show(given, comparison.terminal(results), comparison.markdown(results, command))
-        if any(result.is_likelihood for result in results):
-            _draw(given, lambda picture: comparison.plot(picture, results))
-        return
-    found = [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs]
-    _show(given, measured.terminal(found), measured.markdown(found, command))
-    _draw(given, lambda picture: measured.plot(picture, found))
+        page = comparison.page(results, command)
+    else:
+        page = measured.page([measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs], command)
+    publish(page, markdown=given.folder / "comparison.md", figures=given.folder / "comparison.png")
 
 
 def _with_choices(job: Job, result: Result) -> Result:
@@ -330,21 +324,3 @@ def _with_choices(job: Job, result: Result) -> Result:
     with Announcer() as announce:
         add_choices(job.folder, announce)
     return read_result(job.folder, job.recipe, job.seed)
-
-
-def _show(given: Comparison, table: Table, text: str) -> None:
-    console = Console()
-    if not console.is_terminal:
-        # A file has no edge to cut the table at.
-        console = Console(width=WIDE)
-    console.print(table)
-    page = given.folder / "comparison.md"
-    page.write_text(text, encoding="utf-8", errors="backslashreplace")
-    say(f"Wrote {page}")
-
-
-def _draw(given: Comparison, plot: Callable[[Path], None]) -> None:
-    if importlib.util.find_spec("matplotlib") is not None:
-        picture = given.folder / "comparison.png"
-        plot(picture)
-        say(f"Drew {picture}")

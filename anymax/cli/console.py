@@ -1,10 +1,15 @@
 """What verbs print on: text from files is shown as it is written, whatever it holds and whatever the terminal takes."""
 
+from __future__ import annotations
+
 import contextlib
 import io
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -12,8 +17,13 @@ from rich.segment import Segment
 
 from anymax.data.printable import printable
 
+if TYPE_CHECKING:
+    from anymax.display import Page
+
 # Characters of an error, which may hold a word or a name of any length; its begin and its end are shown.
 MOST_OF_ERROR = 2000
+# Columns of a file or a pipe, which have no edge to break a line at.
+WIDE = 10_000
 
 
 class Console(rich.console.Console):
@@ -31,6 +41,32 @@ class Console(rich.console.Console):
         """All that is printed passes here; rich's own commands to the terminal are segments of another kind."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def show_page(page: Page) -> None:
+    """Print a page; in a file or a pipe, lines and tables are as wide as they need to be."""
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDE)).print(page.terminal())
+
+
+def publish(page: Page, *, markdown: Path | None = None, data: Path | None = None, figures: Path | None = None) -> None:
+    """Print a page, and write it to files.
+
+    Args:
+        markdown: the file for the page in Markdown.
+        data: the file for its data, as JSON.
+        figures: the file for its figure, or for the first of several; nothing is drawn where matplotlib is missing.
+    """
+    show_page(page)
+    name = "figure" if figures is None else figures.stem
+    drawn = [] if figures is None else page.save_figures(figures.parent, name)
+    if markdown is not None:
+        markdown.write_text(page.markdown(name), encoding="utf-8", errors="backslashreplace")
+    if data is not None:
+        data.write_text(json.dumps(page.as_dict(), indent=2) + "\n")
+    for path in (markdown, data, *drawn):
+        if path is not None:
+            Console().print(f"Wrote {path}", soft_wrap=True)
 
 
 def complain(error: object) -> None:

@@ -1,7 +1,23 @@
 """Tables, figures and pages as values: rendered to a terminal, Markdown, HTML and JSON."""
 
-from anymax.display.figure import COLOURS, Figure, clean
-from anymax.display.page import Code, Heading, Page, Paragraph
-from anymax.display.table import Noted, Section, Table
+from anymax.display.figure import COLOURS, Figure, clean, legend_below
+from anymax.display.page import Bullets, Code, Heading, Page, Paragraph, Part
+from anymax.display.table import Cell, Noted, Row, Section, Table
 
-__all__ = ["COLOURS", "Code", "Figure", "Heading", "Noted", "Page", "Paragraph", "Section", "Table", "clean"]
+__all__ = [
+    "COLOURS",
+    "Bullets",
+    "Cell",
+    "Code",
+    "Figure",
+    "Heading",
+    "Noted",
+    "Page",
+    "Paragraph",
+    "Part",
+    "Row",
+    "Section",
+    "Table",
+    "clean",
+    "legend_below",
+]

@@ -42,14 +42,14 @@ class Figure:
         return importlib.util.find_spec("matplotlib") is not None
 
     def save(self, path: str | os.PathLike[str] | io.BytesIO) -> None:
-        """Draw it to a PNG file."""
+        """Draw it to a file, of the kind that its name ends with."""
         if not self.can_be_drawn():
             raise ModuleNotFoundError("pictures need matplotlib; run: pip install 'anymax[plot]'", name="matplotlib")
         from matplotlib.figure import Figure as Canvas
 
         canvas = Canvas(figsize=self.size, dpi=DOTS_PER_INCH, facecolor="white", layout="constrained")
         self.draw(canvas)
-        canvas.savefig(path, format="png")
+        canvas.savefig(path, format="png" if isinstance(path, io.BytesIO) else None)
 
     def html(self) -> str:
         """The picture as an element that needs no other file."""
@@ -72,3 +72,9 @@ def clean(axes: Axes) -> None:
     axes.grid(axis="y", color="#e9ecef")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend_below(canvas: Canvas, axes: Axes, *, columns: int = 8) -> None:
+    """One legend for all panels, that of `axes`, below them."""
+    handles, labels = axes.get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,15 @@ class Code:
     text: str
 
 
-Part = Heading | Paragraph | Code | Table | Figure
+@dataclass(frozen=True)
+class Bullets:
+    """Facts or remarks, one below the other; dim ones are small print on a terminal."""
+
+    texts: tuple[str, ...]
+    is_dim: bool = False
+
+
+Part = Heading | Paragraph | Code | Bullets | Table | Figure
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,12 @@ class Page:
     Args:
         title: of the whole.
         parts: in the order they are read.
+        data: what the page was made of, as plain values for JSON.
     """
 
     title: str
     parts: tuple[Part, ...]
+    data: Any = field(default=None, compare=False)
 
     @property
     def figures(self) -> list[Figure]:
@@ -66,7 +76,7 @@ class Page:
         return Group(*shown)
 
     def markdown(self, name: str = "figure") -> str:
-        """The page in Markdown; its figures are those that `save_figures` writes under the same name."""
+        """The page in Markdown, with links to the figures that `save_figures` writes under the same name."""
         files = iter(self._files(name))
         texts = [f"# {self.title}\n", *(_in_markdown(part, files) for part in self.parts)]
         return "\n".join(texts)
@@ -89,7 +99,9 @@ class Page:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON: the data of the page, or else its parts as they are shown."""
+        if self.data is not None:
+            return dict(self.data)
         return {"title": self.title, "parts": [_as_dict(part) for part in self.parts]}
 
     def _files(self, name: str) -> list[str]:
@@ -101,11 +113,13 @@ def _on_terminal(part: Part) -> list[RenderableType]:
 
     match part:
         case Heading(text):
-            return [Text(text, style="bold"), ""]
+            return [Text(text, style="bold")]
         case Paragraph(text, is_dim):
             return [Text(text, style="dim" if is_dim else "")]
         case Code(text):
-            return [Text(text)]
+            return [Text(text), ""]
+        case Bullets(texts, is_dim):
+            return [*(Text(f"- {text}", style="dim" if is_dim else "") for text in texts), ""]
         case Table():
             return [part.terminal(), ""]
         case Figure():
@@ -120,10 +134,12 @@ def _in_markdown(part: Part, files: Iterator[str]) -> str:
             return f"{text}\n"
         case Code(text):
             return f"```\n{text}\n```\n"
+        case Bullets(texts):
+            return "".join(f"- {text}\n" for text in texts)
         case Table():
             return part.markdown()
         case Figure():
-            return part.markdown(next(files))
+            return part.markdown(next(files)) if Figure.can_be_drawn() else f"{part.title}\n"
 
 
 def _in_html(part: Part) -> str:
@@ -134,6 +150,8 @@ def _in_html(part: Part) -> str:
             return f"<p>{escape(text)}</p>"
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
+        case Bullets(texts):
+            return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
         case Table():
             return part.html()
         case Figure():
@@ -146,3 +164,5 @@ def _as_dict(part: Part) -> dict[str, Any]:
             return part.as_dict()
         case Heading(text) | Paragraph(text) | Code(text):
             return {"kind": type(part).__name__.lower(), "text": text}
+        case Bullets(texts):
+            return {"kind": "bullets", "texts": list(texts)}

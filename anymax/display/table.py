@@ -115,7 +115,7 @@ def _styled(cell: Cell) -> Any:
 def _in_markdown(cell: Cell) -> str:
     if isinstance(cell, str):
         return _escaped(cell)
-    return f"{_escaped(cell.text)} `{cell.note}`" if cell.note else _escaped(cell.text)
+    return f"{_escaped(cell.text)} `{_escaped(cell.note)}`" if cell.note else _escaped(cell.text)
 
 
 def _in_html(cell: Cell) -> str:

@@ -1,10 +1,12 @@
 """Losses by frequency as tables and as a figure, for one model or several."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anymax.data.printable import printable
-from anymax.display import COLOURS, Figure, Table, clean
+from anymax.display import COLOURS, Figure, Row, Table, clean, legend_below
 from anymax.evaluation.frequency import Bin, FrequencyTable
 
 if TYPE_CHECKING:
@@ -14,30 +16,31 @@ if TYPE_CHECKING:
 BY_WORD = "Loss by the training frequency of the word"
 BY_PREVIOUS = "Loss by the training frequency of the previous word"
 
-Tables = Mapping[str, FrequencyTable]
+# By the names of the models.
+Models = Mapping[str, FrequencyTable]
 
 
-def tables(models: Tables) -> list[Table]:
-    """A table by word and one by previous word, with a column for each model by its name."""
-    return [Table(_head(of_models), tuple(_rows(of_models)), title) for title, of_models in _kinds(models)]
+def tables(models: Models) -> tuple[Table, ...]:
+    """A table by word and one by previous word, with a column for each model."""
+    head = ("count up to", "words", "share", *models)
+    return tuple(Table(head, tuple(_rows(of_models)), title) for title, of_models in _kinds(models))
 
 
-def figure(models: Tables) -> Figure:
+def figure(models: Models) -> Figure:
     """Both tables as groups of bars, one bar for each model; bins without words are left out."""
+    kinds = _kinds(models)
 
-    def draw_both(canvas: "Canvas") -> None:
-        for axes, (title, of_models) in zip(canvas.subplots(1, 2), _kinds(models), strict=True):
+    def draw_both(canvas: Canvas) -> None:
+        for axes, (title, of_models) in zip(canvas.subplots(1, 2), kinds, strict=True):
             draw(axes, of_models)
-            axes.set(
-                title=title, xlabel="count in training text up to; below it the share of words", ylabel="loss per word"
-            )
-            legend = axes.get_legend_handles_labels()
-        canvas.legend(*legend, loc="outside lower center", ncols=min(len(models), 5), frameon=False)
+            below = "count in training text up to; below it the share of words"
+            axes.set(title=title, xlabel=below, ylabel="loss per word")
+        legend_below(canvas, axes, columns=5)
 
-    return Figure("Loss by frequency", draw_both, data={name: table.as_dict() for name, table in models.items()})
+    return Figure("Loss by the training frequency of the word and of the previous word", draw_both)
 
 
-def draw(axes: "Axes", of_models: Mapping[str, Sequence[Bin]]) -> None:
+def draw(axes: Axes, of_models: Mapping[str, Sequence[Bin]]) -> None:
     """Groups of bars, one bar for each model; bins without words are left out."""
     some = next(iter(of_models.values()))
     filled = [place for place, bin in enumerate(some) if bin.num_words]
@@ -53,30 +56,26 @@ def draw(axes: "Axes", of_models: Mapping[str, Sequence[Bin]]) -> None:
     clean(axes)
 
 
-def _head(of_models: Mapping[str, tuple[Bin, ...]]) -> tuple[str, ...]:
-    return ("count up to", "words", "share", *of_models)
-
-
-def _rows(of_models: Mapping[str, tuple[Bin, ...]]) -> Iterator[tuple[str, ...]]:
+def _rows(of_models: Mapping[str, tuple[Bin, ...]]) -> Iterator[Row]:
     for of_bin in zip(*of_models.values(), strict=True):
         first = of_bin[0]
         losses = ["" if bin.loss is None else f"{bin.loss:.3f}" for bin in of_bin]
         yield (first.label, f"{first.num_words:,}", f"{first.share:.1%}", *losses)
 
 
-def _kinds(tables: Tables) -> list[tuple[str, dict[str, tuple[Bin, ...]]]]:
-    if not tables:
+def _kinds(models: Models) -> list[tuple[str, dict[str, tuple[Bin, ...]]]]:
+    if not models:
         raise ValueError("models must hold at least one, got none")
-    (first, some), *others = tables.items()
+    (first, some), *others = models.items()
     for name, table in others:
         if _words(table) != _words(some):
             raise ValueError(
-                f"tables must be of the same words in the same bins, but {name!r} differs from {first!r}; "
+                f"models must be measured on the same words in the same bins, but {name!r} differs from {first!r}; "
                 "measure both on one text, with the counts of one lexicon"
             )
     return [
-        (BY_WORD, {name: table.by_word for name, table in tables.items()}),
-        (BY_PREVIOUS, {name: table.by_previous for name, table in tables.items()}),
+        (BY_WORD, {name: table.by_word for name, table in models.items()}),
+        (BY_PREVIOUS, {name: table.by_previous for name, table in models.items()}),
     ]
 
 

@@ -1,14 +1,17 @@
 """What is lost to a limit of the rank: nothing where nothing must be, and else what numpy's decomposition says."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from anymax.analysis.bottleneck import is_bound, rank_limit
+from anymax.analysis.bottleneck import Bottleneck, LosingWord, is_bound, rank_limit
+from anymax.analysis.bottleneck_report import page
 from anymax.analysis.bottleneck_words import lost_to_rank, nearest_of_rank
+from anymax.evaluation import Choices, matrix_rank
 from anymax.transforms import Sig
 from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, MixtureOutput, OutputLayer, SparseOutput
 
@@ -104,3 +107,27 @@ def test_a_limit_below_one_is_refused() -> None:
 )
 def test_limits_are_those_of_a_softmax_as_wide(output: OutputLayer, limit: int, bound: bool) -> None:
     assert (rank_limit(output), is_bound(output)) == (limit, bound)
+
+
+def test_the_page_names_the_words_as_they_can_be_printed_and_has_a_picture(tmp_path: Path) -> None:
+    probs = distributions(4)
+    words = (LosingWord("a|\x1b[31m", 1234, 0.01, 0.00123, 0.4, 0.3, None),)
+    measured = Bottleneck(
+        split="test",
+        output="FullOutput",
+        limit=9,
+        is_bound=True,
+        rank=matrix_rank([probs.log()], num_contexts=C, num_words=W),
+        choices=Choices(C, 0.2, 3.0, 0.0, 0.0, W, 1e-6, 12.0),
+        num_previous=5,
+        divergence=0.25,
+        words=words,
+    )
+    shown = page(measured)
+    text = shown.markdown()
+    assert "test: rank 4 of 20 contexts x 30 words" in text and "This FullOutput can have rank 9 at most." in text
+    assert r"| a\|\x1b[31m | 1,234 | 1.00% | 0.00123 | 0.400 | 30.0% |  |" in text
+    assert "0.2500 nats per word" in text and shown.as_dict()["words"][0]["word"] == words[0].word
+    pytest.importorskip("matplotlib")
+    (file,) = shown.save_figures(tmp_path)
+    assert file.read_bytes().startswith(b"\x89PNG")

@@ -98,23 +98,22 @@ def test_a_loss_that_is_no_likelihood_is_never_ranked_as_a_perplexity():
 
 
 def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
-    assert "accuracy" not in comparison.head(NEAR) and not comparison.needs_choices(NEAR)
+    assert "accuracy" not in comparison.table(NEAR).columns and not comparison.needs_choices(NEAR)
     chosen = [replace(each, chosen=Chosen(0.2 + each.seed / 100, 100.0 + each.seed)) for each in NEAR]
     sparse = replace(chosen[0], recipe="sparse", loss=1.5, is_likelihood=False)
-    table = [
-        dict(zip(comparison.head([*chosen, sparse]), row, strict=True)) for row in comparison.cells([*chosen, sparse])
-    ]
+    shown = comparison.table([*chosen, sparse])
+    table = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
     assert [row["accuracy"] for row in table] == ["21.50%", "21.50%", "21.00%", "21.00%", "", ""]
     assert [row["eps-perplexity"] for row in table] == ["101.50", "101.50", "101.00", "101.00", "", ""]
     assert [row["test"] for row in table][-3] == "1.5000"
-    page = comparison.markdown([*NEAR, sparse], "anymax compare a sparse")
+    page = comparison.page([*NEAR, sparse], "anymax compare a sparse").markdown()
     assert "| accuracy |" in page and "1e-06 added" in page
     # One seed that was not measured leaves the mean out.
     assert comparison.rows_of([chosen[0], NEAR[1]])[0].chosen is None
 
 
 def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
-    page = comparison.markdown(NEAR, "anymax compare a b c")
+    page = comparison.page(NEAR, "anymax compare a b c").markdown()
     cells = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
     assert cells == ["recipe", "a", "b", "c", "interpolated bigram", "unigram"]
     assert "2.83 pooled" in page and "anymax compare a b c" in page
@@ -122,28 +121,34 @@ def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
 
 def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: Path):
     pytest.importorskip("matplotlib")
-    comparison.plot(tmp_path / "picture.png", NEAR)
+    comparison.figure(NEAR).save(tmp_path / "picture.png")
     drawn = (tmp_path / "picture.png").read_bytes()
     assert drawn.startswith(b"\x89PNG")
     sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
-    comparison.plot(tmp_path / "same.png", [*NEAR, sparse])
+    comparison.figure([*NEAR, sparse]).save(tmp_path / "same.png")
     assert (tmp_path / "same.png").read_bytes() == drawn
     first, last = NEAR[0].curve
-    comparison.plot(tmp_path / "dot.png", [replace(NEAR[0], curve=(first, replace(last, is_averaged=True))), *NEAR[1:]])
+    averaged = replace(NEAR[0], curve=(first, replace(last, is_averaged=True)))
+    comparison.figure([averaged, *NEAR[1:]]).save(tmp_path / "dot.png")
     assert (tmp_path / "dot.png").read_bytes() != drawn
 
 
 def test_a_run_that_was_evaluated_once_is_seen_as_a_point(tmp_path: Path):
     image = pytest.importorskip("matplotlib.image")
-    comparison.plot(tmp_path / "once.png", [replace(each, curve=each.curve[-1:]) for each in NEAR])
-    comparison.plot(tmp_path / "one.png", [replace(NEAR[0], curve=NEAR[0].curve[-1:])])
-    comparison.plot(tmp_path / "never.png", [replace(each, curve=()) for each in NEAR])
+    comparison.figure([replace(each, curve=each.curve[-1:]) for each in NEAR]).save(tmp_path / "once.png")
+    comparison.figure([replace(NEAR[0], curve=NEAR[0].curve[-1:])]).save(tmp_path / "one.png")
+    comparison.figure([replace(each, curve=()) for each in NEAR]).save(tmp_path / "never.png")
     once, never = (image.imread(tmp_path / name)[:, :600, :3] for name in ("once.png", "never.png"))
     colour = [int(COLOURS[0][place : place + 2], 16) / 255 for place in (1, 3, 5)]
     for picture, is_seen in ((once, True), (never, False)):
         # Above the legend, which has the colours of all recipes.
         pixels = (abs(picture[:450] - colour) < 0.01).all(axis=2).sum()
         assert (pixels > 50) == is_seen
+
+
+def test_without_any_perplexity_there_is_no_picture():
+    sparse = [replace(each, loss=1.5, is_likelihood=False) for each in NEAR]
+    assert comparison.page(sparse, "").figures == [] and len(comparison.page(NEAR, "").figures) == 1
 
 
 @pytest.mark.parametrize(("low", "high"), [(148.0, 375.0), (60.0, 20_000.0), (100.0, 5_000.0), (150.0, 170.0)])

@@ -22,7 +22,7 @@ from anymax.analysis.dirichlet import (
     train_all,
     without_training,
 )
-from anymax.analysis.dirichlet_report import interval, markdown, plot, t_quantile
+from anymax.analysis.dirichlet_report import figure, interval, page, t_quantile
 from anymax.data.dirichlet import draw_log_targets
 from anymax.models import Full, Sparse
 from anymax.models.free_contexts import circle
@@ -148,20 +148,20 @@ def results() -> list[Result]:
 
 
 def test_the_page_shows_means_and_intervals_and_leaves_out_what_is_not_measured():
-    page = markdown(results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)], "anymax analyze dirichlet")
+    text = page(results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)], "anymax analyze dirichlet").markdown()
     # Two values 2 percent apart: half an interval is 12.7 standard errors of 1 percent.
-    assert "| 0.01 | linear | 23.0 ± 12.7 | 43.0 ± 12.7 |" in page
-    assert "| 0.01 | sparse |  |  |" in page and "| 0.01 | linear | 3.0 ± 0.0 | 5.0 ± 0.0 |" in page
-    assert "several likeliest words" not in page
-    assert f"| 0.01 | {CIRCLE} | 100.0 | 1.500 |" in page and "    anymax analyze dirichlet" in page
+    assert "| **concentration 0.01** |  |  |\n| linear | 23.0 ± 12.7 | 43.0 ± 12.7 |" in text
+    assert "| sparse |  |  |" in text and "| linear | 3.0 ± 0.0 | 5.0 ± 0.0 |" in text
+    assert "several likeliest words" not in text
+    assert f"| {CIRCLE} | 100.0 | 1.500 |" in text and "$ anymax analyze dirichlet\n" in text
 
 
 def test_ties_are_reported_where_there_are_any():
     tied = [replace(each, metrics={**each.metrics, "mode_ties": 0.25}) for each in results()]
-    assert "| 0.01 | sparse | 25.0 ± 0.0 | 25.0 ± 0.0 |" in markdown(tied, [], "")
+    assert "| sparse | 25.0 ± 0.0 | 25.0 ± 0.0 |" in page(tied, [], "").markdown()
 
 
 def test_a_picture_is_drawn(tmp_path: Path):
     pytest.importorskip("matplotlib")
-    plot(tmp_path / "study.png", results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)])
+    figure(results(), [Untrained(CIRCLE, 0.01, 1, 1.0, 1.5)]).save(tmp_path / "study.png")
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from anymax import cli
-from anymax.bench import latent, latent_games, latent_report, latent_settings, latent_structures
+from anymax.bench import latent, latent_games, latent_settings, latent_structures
 from anymax.bench.latent_decoder import CodedImages
 from anymax.bench.latent_estimators import CountedRows, UnionOfSupports
 from anymax.bench.latent_games import GameTrainee, draws_games, sharpness, trained_game
-from anymax.bench.latent_report import Report
 from anymax.bench.latent_settings import Settings
+from anymax.bench.report import Report
 from anymax.bench.timing import Budget
 from anymax.latent import Choice, DenseMarginal, ScoreFunction, SparseMarginal
 from anymax.mappings import softmax, sparsemax
@@ -182,13 +181,9 @@ def test_lists_find_the_same_best_bits(k: int):
 
 
 def test_tables_show_time_and_rows(measured: Report):
-    console = Console(width=180, no_color=True)
-    with console.capture() as capture:
-        console.print(latent_report.terminal(measured))
-    assert "rows per game" in capture.get() and "±" in capture.get()
-    page = latent_report.markdown(measured, "anymax bench latent")
+    page = measured.page("anymax bench latent").markdown()
     assert page.startswith("# Benchmark: latent\n\n```\n$ anymax bench latent\n")
-    assert "| | ms | ratio | rows per game |\n" in page and page.count("| | ms | ratio |\n") == 3
+    assert "|  | ms | ratio | rows per game |\n" in page and page.count("|  | ms | ratio |\n") == 3
     assert "Tried for DenseMarginal, milliseconds: 1 at once: " in page
     assert "lp-sparsemap" in page and "as the published code does" in page
 

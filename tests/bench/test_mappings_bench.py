@@ -1,14 +1,11 @@
 """The bench of mappings at tiny shapes: what is measured, the peers' settings, and how it is shown. Never how fast."""
 
-import json
-
 import pytest
 import torch
-from rich.console import Console
 
-from anymax.bench import machine, mappings, peers, report
+from anymax.bench import machine, mappings, peers
 from anymax.bench.mappings import Settings, measure
-from anymax.bench.results import Report
+from anymax.bench.report import Report, digits, number
 from anymax.bench.timing import Budget
 
 TINY = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
@@ -30,35 +27,30 @@ def alone() -> Report:
     return measure(Settings(SHAPES, peers=False, budget=TINY, sweep_budget=TINY))
 
 
-def shown(result: Report) -> str:
-    console = Console(width=100, no_color=True)
-    with console.capture() as capture:
-        console.print(report.terminal(result))
-    return capture.get()
-
-
 def test_every_scale_and_shape_has_softmax_and_every_alpha(alone: Report):
-    assert [case.case for case in alone.cases] == ["4x7", "2x200"]
-    for case in alone.cases:
+    *cases, calls = alone.comparisons
+    assert [case.case for case in cases] == ["4x7", "2x200"]
+    for case in cases:
         assert [entry.name for entry in case.entries] == ["torch.softmax", *OURS]
         assert case.sweeps == ()
         assert all(entry.timing.milliseconds.median > 0 for entry in case.entries)
         assert case.entries[0].timing.ratio.median == 1.0
-    assert [entry.name for entry in alone.calls] == ["torch.softmax", "entmax 1.5"]
+    assert [entry.name for entry in calls.entries] == ["torch.softmax", "entmax 1.5"]
 
 
 @needs_peer
 def test_peers_come_with_the_settings_that_were_tried(measured: Report):
-    assert [(case.scale, case.case) for case in measured.cases] == [
-        (s, c) for s in (0.2, 4.0) for c in ("4x7", "2x200")
+    cases = measured.comparisons[:-1]
+    assert [(case.job.split()[-1], case.case) for case in cases] == [
+        (scale, shape) for scale in ("0.2", "4") for shape in ("4x7", "2x200")
     ]
-    for case in measured.cases:
+    for case in cases:
         assert [entry.name for entry in case.entries if entry.maker == peers.name()] == PEERS
         chosen = {sweep.function: sweep.chosen for sweep in case.sweeps}
         settings = {entry.name: entry.setting for entry in case.entries}
         assert all(settings[function] == setting for function, setting in chosen.items())
         assert settings["entmax_bisect 1.33, default"] == "n_iter=50"
-    ks = {case.case: list(case.sweeps[0].tried) for case in measured.cases}
+    ks = {case.case: list(case.sweeps[0].tried) for case in cases}
     assert ks == {"4x7": ["k=None"], "2x200": ["k=None", "k=32", "k=128"]}
 
 
@@ -90,7 +82,6 @@ def test_without_the_peer_the_report_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(peers, "is_installed", lambda: False)
     result = measure(Settings(((2, 3),), budget=TINY))
     assert any("not installed" in note and "anymax[peers]" in note for note in result.notes)
-    assert "not installed" in shown(result)
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.5, True), (0.01, False), (None, False)])
@@ -125,28 +116,20 @@ def test_the_quick_settings_keep_the_row_lengths_and_shrink_the_work():
     assert sum(rows * n for rows, n in small.shapes) < sum(rows * n for rows, n in mappings.SHAPES)
 
 
-def test_the_terminal_shows_contestants_by_shapes(alone: Report):
-    text = shown(alone)
-    assert all(name in text for name in [*OURS, "4x7", "2x200", "torch.softmax", "ms", "microseconds", "scale 1"])
-
-
-def test_the_page_holds_machine_command_tables_and_sweeps(measured: Report):
-    page = report.markdown(measured, "anymax bench mappings --scales 0.2 4")
+def test_the_page_has_contestants_by_shapes_below_their_makers(measured: Report):
+    page = measured.page("anymax bench mappings --scales 0.2 4").markdown()
     assert "$ anymax bench mappings --scales 0.2 4" in page and measured.machine.cpu in page
-    assert "## Scores of scale 0.2" in page and "| | 4x7 | 2x200 |" in page
-    tables = [line for line in page.splitlines() if line.startswith("|")]
-    assert all(line.endswith("|") for line in tables)
+    assert "## Ratio to torch.softmax, scores of scale 0.2\n\n|  | 4x7 | 2x200 |\n" in page
+    softmax, ours = (case.entries[:2] for case in measured.comparisons[:2])
+    first = " | ".join(f"{digits(entry.timing.milliseconds.median)} ms" for entry in (softmax[0], ours[0]))
+    assert f"| **torch** |  |  |\n| torch.softmax | {first} |\n| **anymax** |  |  |\n" in page
+    ratio = ours[1].timing.ratio
+    assert f" | {number(ratio.median)} `{number(ratio.low)}-{number(ratio.high)}` |" in page
+    assert "## One call on 8x64, without a gradient\n\n|  | microseconds | ratio |\n" in page
     if peers.is_installed():
-        assert "## What was tried for the peers" in page and "n_iter=" in page
-
-
-def test_json_holds_every_number(measured: Report):
-    data = json.loads(report.as_json(measured, "a command"))
-    assert data["command"] == "a command" and len(data["cases"]) == 4
-    first = measured.cases[0].entries[1]
-    stored = data["cases"][0]["entries"][1]
-    assert stored["name"] == first.name and stored["timing"]["ratio"]["median"] == first.timing.ratio.median
+        assert "- Tried for entmax_bisect 1.33 on 2x200, largest error: n_iter=" in page
 
 
 def test_numbers_keep_three_digits():
-    assert [report.number(value) for value in (0.456, 9.87, 34.56, 234.5)] == ["0.46", "9.87", "34.6", "234"]
+    assert [number(value) for value in (0.456, 9.87, 34.56, 234.5)] == ["0.46", "9.87", "34.6", "234"]
+    assert [digits(value) for value in (0.01234, 9.876, 34.56, 123_456)] == ["0.0123", "9.88", "34.6", "123456"]

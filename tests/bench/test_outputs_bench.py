@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from anymax import cli
 from anymax.bench import comparison, growth, outputs
-from anymax.bench.comparison import Report
 from anymax.bench.memory import peak_bytes
+from anymax.bench.report import Report
 from anymax.bench.timing import Budget
 
 TINY = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
@@ -70,7 +69,7 @@ def test_every_layer_meets_what_torch_offers(measured: Report):
     assert len(measured.comparisons) == SETTINGS.num_steps
     for one in measured.comparisons:
         assert one.entries[0].timing.ratio.median == 1.0
-        assert all(entry.timing.milliseconds.median > 0 and entry.extra_bytes >= 0 for entry in one.entries)
+        assert all(entry.timing.milliseconds.median > 0 and entry.num_bytes >= 0 for entry in one.entries)
 
 
 def test_the_peers_chunk_size_is_the_fastest_that_was_tried(measured: Report):
@@ -108,20 +107,17 @@ def test_growth_leaves_torch_out_where_its_scores_would_not_fit(grown: Report):
 
 def test_growth_is_drawn(grown: Report, tmp_path: Path):
     pytest.importorskip("matplotlib")
-    growth.plot(grown, tmp_path / "growth.png")
+    growth.figure(grown).save(tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_tables_show_time_and_memory_with_their_ratios(measured: Report):
-    console = Console(width=120, no_color=True)
-    with console.capture() as capture:
-        console.print(comparison.terminal(measured))
-    assert "linear_entmax_loss 1.5" in capture.get() and "extra MiB" in capture.get()
-    page = comparison.markdown(measured, "anymax bench outputs")
-    assert (
-        "$ anymax bench outputs" in page and "Tried for F.linear_cross_entropy, milliseconds: batch_chunk_size" in page
-    )
-    assert json.loads(comparison.as_json(measured, "anymax bench outputs"))["title"] == "outputs"
+    page = measured.page("anymax bench outputs").markdown()
+    assert "|  | ms | ratio | extra MiB | ratio |" in page and "| linear_entmax_loss 1.5 | " in page
+    assert "- Tried for F.linear_cross_entropy, milliseconds: batch_chunk_size" in page
+    torchs, chunked = measured.comparisons[0].entries[:2]
+    ratio = chunked.num_bytes / torchs.num_bytes
+    assert f"| F.linear_cross_entropy, chunked `{chunked.setting}` | " in page and f" | {ratio:.3f} |\n" in page
 
 
 @pytest.mark.parametrize(("subject", "cases", "settings"), [("outputs", outputs, SETTINGS), ("growth", growth, SIZES)])

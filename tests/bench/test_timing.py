@@ -116,7 +116,10 @@ def test_a_failing_contestant_leaves_garbage_collection_on():
 
 def test_quartiles_of_a_known_sample():
     assert quartiles([5.0, 1.0, 3.0, 2.0, 4.0]) == Quartiles(2.0, 3.0, 4.0)
-    assert quartiles([5.0, 1.0, 3.0, 2.0, 4.0]).half_range == 1.0
+
+
+def test_half_the_time_is_twice_the_speed():
+    assert Quartiles(0.4, 0.5, 1.0).inverse == Quartiles(1.0, 2.0, 2.5)
 
 
 def test_mistakes_are_named():

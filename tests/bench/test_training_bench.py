@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from anymax import cli
-from anymax.bench import training, training_report
-from anymax.bench.timing import Budget, Quartiles, Timing
+from anymax.bench import training
+from anymax.bench.comparison import Comparison
+from anymax.bench.report import Report, digits, number
+from anymax.bench.timing import Budget
 from anymax.bench.trainee import Trainee
-from anymax.bench.training_report import Comparison, Entry, Report
 from anymax.bench.twin import TwinLM
 from anymax.models import TransformerConfig
 from anymax.vocabulary import Bands
@@ -58,7 +58,7 @@ def test_entries_are_whole(measured: Report):
         assert one.entries[0].timing.ratio.median == 1.0 and one.tokens == 128
         for entry in one.entries:
             # Parameters, two moments and gradients, four bytes each.
-            assert entry.peak_bytes > 16 * entry.num_parameters and one.speed(entry) > 0
+            assert entry.num_bytes > 16 * entry.num_parameters
     against_torch = [one.entries for one in measured.comparisons[1:]]
     assert all(torchs.num_parameters == ours.num_parameters for torchs, ours in against_torch)
     assert all(entry.parts is not None for entries in against_torch for entry in entries)
@@ -81,10 +81,10 @@ def test_both_sides_of_a_comparison_learn_the_same():
     def keep(job: str, trainees: list[Trainee], *_: object, **__: object) -> Comparison:
         if isinstance(trainees[0].model, TwinLM):
             losses.append([trainee() for trainee in trainees])
-        return Comparison(job, 0, ())
+        return Comparison(job, ())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_compare", keep)
+        patch.setattr(training, "compare_steps", keep)
         patch.setattr(training, "_choose_chunk", lambda trainee, settings: ())
         training.measure(SETTINGS)
     assert len(losses) == 3
@@ -108,14 +108,8 @@ def test_a_trainee_learns_and_holds_parameters_and_two_moments():
     for _ in range(30):
         learner()
     assert sum(learner() for _ in range(3)) < sum(first)
-    assert learner.held_bytes == pytest.approx(3 * 4 * learner.num_parameters, rel=0.01)
-
-
-def test_half_the_time_is_twice_the_speed():
-    timing = Timing(Quartiles(90, 100, 110), Quartiles(0.4, 0.5, 1.0), 5)
-    entry = Entry("fast", "", 1, timing, 1)
-    assert training_report.speed_ratio(timing) == Quartiles(1.0, 2.0, 2.5)
-    assert Comparison("job", 50, (entry,)).speed(entry) == 500
+    num_parameters = sum(parameter.numel() for parameter in learner.model.parameters())
+    assert learner.held_bytes == pytest.approx(3 * 4 * num_parameters, rel=0.01)
 
 
 def test_words_may_come_from_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -133,12 +127,14 @@ def test_words_may_come_from_a_corpus(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_tables_show_speed_memory_and_where_time_goes(measured: Report):
-    console = Console(width=140, no_color=True)
-    with console.capture() as capture:
-        console.print(training_report.terminal(measured))
-    assert "tokens/s" in capture.get() and "optimizer" in capture.get() and "ADP-T of torch's modules" in capture.get()
-    page = training_report.markdown(measured, "anymax bench training")
-    assert "$ anymax bench training" in page and "| | input | body | output | optimizer |" in page
+    page = measured.page("anymax bench training").markdown()
+    assert page.count("|  | parameters | tokens/s | ratio | peak MiB | ratio |\n") == 4
+    torchs, ours = measured.comparisons[1].entries
+    # A batch has 128 tokens.
+    speed = f"{128e3 / ours.timing.milliseconds.median:.0f}"
+    assert f"| SM | 0.0M | {speed} | {number(1 / ours.timing.ratio.median)} `" in page
+    assert "|  | SM of torch's modules | SM |\n" in page and "| optimizer | " in page
+    assert f"| together | {digits(sum(torchs.parts.values()))} | {digits(sum(ours.parts.values()))} |" in page
     assert "Tried for SM of torch's modules, milliseconds: all scores at once" in page
     assert "drawn by Zipf's law" in page and "200 words" in page
 

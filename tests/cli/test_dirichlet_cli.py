@@ -54,10 +54,10 @@ def test_what_makes_no_sense_is_told_in_a_line(command: list[str], message: str,
 def test_a_study_leaves_a_page_numbers_and_a_picture(capsys: pytest.CaptureFixture[str]):
     assert cli.main([*STUDY, "--folder", "study"]) == 0
     page = Path("study/dirichlet.md").read_text()
-    assert "| 0.1 | linear |" in page and "| 0.1 | sparse |" in page
+    assert "| **concentration 0.1** |" in page and "| linear |" in page and "| sparse |" in page
     # What the page tells to type is what was typed.
-    assert page.rstrip().splitlines()[-1].split()[1:3] == STUDY[:2]
-    assert sorted(page.rstrip().splitlines()[-1].split()[3:]) == sorted([*STUDY[2:]])
+    (command,) = [line.removeprefix("$ ").split() for line in page.splitlines() if line.startswith("$ ")]
+    assert command[1:3] == STUDY[:2] and sorted(command[3:]) == sorted(STUDY[2:])
     assert len(json.loads(Path("study/dirichlet.json").read_text())["runs"]) == 4
     assert Path("study/dirichlet.png").exists() == (importlib.util.find_spec("matplotlib") is not None)
     capsys.readouterr()

@@ -40,7 +40,6 @@ def said(capsys: pytest.CaptureFixture[str]):
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anymax.display.Figure.save", lambda figure, path: Path(path).touch())
-    monkeypatch.setattr("anymax.analysis.bottleneck_report.plot", lambda path, measured: Path(path).touch())
 
 
 def evil_text(folder: Path, extra: str) -> Path:

@@ -86,7 +86,7 @@ class LanguageModelReport(Report):
         return lines
 
     def tables(self) -> list[Table]:
-        return frequency_report.tables({"loss": self.by_frequency})
+        return [*frequency_report.tables({"loss": self.by_frequency})]
 
     def figures(self, run: str) -> dict[str, Figure]:
         return {"frequency": frequency_report.figure({run: self.by_frequency})}
