@@ -94,7 +94,7 @@ def _kernels() -> Iterator[Finding]:
     else:
         advice = "the torch reference serves in their place: the same results, slower"
         yield Finding("native kernels", f"missing: {reason}", "problem", advice)
-    able = [name for name in backend.NAMES if name != "native" or reason is None]
+    able = [name for name in backend.backend_names() if name != "native" or reason is None]
     yield Finding("backends", f"{', '.join(able)}; the first that can take a tensor runs")
 
 

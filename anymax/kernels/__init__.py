@@ -1,5 +1,5 @@
 """Rows in, rows out: the numerical work, each kernel with a torch reference that defines it and a faster twin."""
 
-from anymax.kernels.backend import use_backend
+from anymax.kernels.backend import register_backend, use_backend
 
-__all__ = ["use_backend"]
+__all__ = ["register_backend", "use_backend"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +16,9 @@ from anymax.kernels.build import FOLDER, levels, library_name
 
 # torch names its own levels; the libraries are built for the same sets of instructions.
 _BY_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
+
+# What the functions of each precision are called.
+PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
 
 # Per context, as the choice of a backend is.
 _forced_level = ContextVar("anymax CPU level", default=os.environ.get("ANYMAX_CPU_LEVEL") or None)
@@ -80,15 +84,29 @@ def why_missing() -> str | None:
     return _why_missing(current_level())
 
 
-@functools.cache
-def _function(level: str, name: str, arguments: str) -> "ctypes._NamedFuncPointer":
-    types = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
-    function = getattr(_load(level), name)
-    function.argtypes = [types[letter] for letter in arguments]
-    function.restype = ctypes.c_int64
-    return function
+class Function:
+    """A C function that the library has for each precision, declared once: its calls and a test of the sources use it.
 
+    Args:
+        name: without the precision, which follows it in the library.
+        arguments: one letter per argument: pointer, long (int64), int or double. All return a long.
+    """
 
-def function(name: str, arguments: str) -> "ctypes._NamedFuncPointer":
-    """A function of the current library; `arguments` has one letter per argument: pointer, long, int or double."""
-    return _function(current_level(), name, arguments)
+    declared: ClassVar[dict[str, "Function"]] = {}
+    _types: ClassVar = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
+
+    def __init__(self, name: str, arguments: str) -> None:
+        self.name, self.arguments = name, arguments
+        self._found: dict[tuple[str, torch.dtype | None], ctypes._NamedFuncPointer] = {}
+        self.declared[name] = self
+
+    def of(self, dtype: torch.dtype | None) -> "ctypes._NamedFuncPointer":
+        """The function of the current level's library for a precision; None for one that has no precision."""
+        key = (current_level(), dtype)
+        found = self._found.get(key)
+        if found is None:
+            found = getattr(_load(key[0]), self.name if dtype is None else f"{self.name}_{PRECISIONS[dtype]}")
+            found.argtypes = [self._types[letter] for letter in self.arguments]
+            found.restype = ctypes.c_int64
+            self._found[key] = found
+        return found

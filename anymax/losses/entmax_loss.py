@@ -11,7 +11,7 @@ from torch import Tensor
 from anymax.kernels import entmax as kernel
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.targets import as_distribution, check_arguments, inner, is_counted, prepare_scores, reduce
-from anymax.mappings.entmax import alpha_per_row, entmax_rows, sum_over_rows
+from anymax.mappings.entmax import alpha_per_row, entmax_of_last, sum_over_rows
 
 
 def entmax_loss(
@@ -103,7 +103,7 @@ class _Conjugate(torch.autograd.Function):
         scores_RN, alpha_A, probs_RN = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Attached anew, so that the second derivative is right.
-            probs_RN = entmax_rows(scores_RN, alpha_A)
+            probs_RN = entmax_of_last(scores_RN, alpha_A)
         grad_scores_RN = grad_R[:, None] * probs_RN
         if not ctx.needs_input_grad[1]:
             return grad_scores_RN, None

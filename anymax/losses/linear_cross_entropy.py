@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.func import functional_call
 
-from anymax.kernels.cross_entropy import cross_entropy_, layer_cross_entropy, takes_layer
+from anymax.kernels.cross_entropy import cross_entropy_, layer_cross_entropy, prefers_layer
 from anymax.losses import blocks
 from anymax.losses.blocks import Block, Piece, Products, Rule
 from anymax.losses.fused import RuleInputs, define, fused_loss
@@ -190,7 +190,7 @@ def without_blocks(
 ) -> tuple[Tensor, list[Tensor | None]] | None:
     """The losses of a small layer of narrow hidden states, row by row; None for any other."""
     hidden, weight, bias = pieces[0]
-    if len(pieces) > 1 or weight.shape[1] >= blocks.NARROW or not takes_layer(hidden, weight):
+    if len(pieces) > 1 or weight.shape[1] >= blocks.NARROW or not prefers_layer(hidden, weight):
         return None
     return layer_cross_entropy(hidden, weight, bias, inputs.kept.target, inputs.label_smoothing, coefficient, wanted)
 

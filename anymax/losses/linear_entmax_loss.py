@@ -11,7 +11,6 @@ from torch import Tensor
 
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import widest
-from anymax.kernels.entmax import native
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.blocks import Block, Piece, Products
 from anymax.losses.fused import RuleInputs, define, fused_loss
@@ -122,7 +121,7 @@ class Sparse:
         hidden_BD = hidden[targets]
         into_hidden, into_weight, into_bias = products.of(0)
         into_hidden_BD = None if into_hidden is None else into_hidden[targets]
-        native.add_products(
+        kernel.add_products(
             lists_BN,
             counts_B,
             self.kept.target[targets],

@@ -7,28 +7,25 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.backend import is_plain
-
-# Half precision is computed in float32 and returned as it came.
-COMPUTED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
-def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of a type are computed in."""
-    return COMPUTED_IN.get(dtype, dtype)
+from anymax.kernels.rows import COMPUTED_IN as COMPUTED_IN
+from anymax.kernels.rows import computed_in as computed_in
 
 
 def prepare(scores: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Scores checked, in the precision they are computed in, and -inf where the mask is false."""
+    check_scores(scores, dim, mask)
+    scores = scores.to(computed_in(scores.dtype))
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def check_scores(scores: Tensor, dim: int, mask: Tensor | None) -> None:
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a tensor, got {type(scores).__name__}; wrap it with torch.as_tensor")
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with .float()")
     check_dim(scores, dim)
-    scores = scores.to(computed_in(scores.dtype))
-    if mask is None:
-        return scores
-    check_mask(mask, scores)
-    return scores.masked_fill(~mask, -torch.inf)
+    if mask is not None:
+        check_mask(mask, scores)
 
 
 def check_dim(scores: Tensor, dim: int) -> None:
@@ -115,13 +112,17 @@ def per_row(value: Tensor, scores: Tensor, dim: int) -> Tensor:
     return value.expand(row_shape(scores, dim)).movedim(dim, -1).reshape(-1)
 
 
-def map_rows(function: Callable[[Tensor], Tensor], scores: Tensor, dim: int) -> Tensor:
-    """Apply a function of (rows, n) matrices along `dim`."""
-    if scores.dim() == 2 and dim in (1, -1):
-        return function(scores)
-    moved = scores.movedim(dim, -1)
-    rows = moved.flatten(0, -2) if moved.dim() > 1 else moved[None]
-    return function(rows).reshape(moved.shape).movedim(-1, dim)
+def map_last(
+    function: Callable[[Tensor, Tensor | None], Tensor], scores: Tensor, mask: Tensor | None, dim: int
+) -> Tensor:
+    """Apply a function of scores and mask along `dim`, which knows two dimensions or more and maps the last."""
+    if scores.dim() == 1:
+        return function(scores[None], mask)[0]
+    if dim in (-1, scores.dim() - 1):
+        return function(scores, mask)
+    if mask is not None:
+        mask = mask[(None,) * (scores.dim() - mask.dim())].movedim(dim, -1)
+    return function(scores.movedim(dim, -1), mask).movedim(-1, dim)
 
 
 def largest(scores: Tensor, dim: int) -> Tensor:

@@ -1,9 +1,10 @@
 """Entmax: softmax at alpha 1, sparsemax at alpha 2, and everything between and above, with alpha learnable.
 
-Shapes: R rows, N entries, A is R or 1.
+Shapes: R rows, A is R or 1.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
-from anymax.kernels.entmax import reference
-from anymax.mappings.arguments import check_number, check_per_row, computed_in, map_rows, per_row, prepare
+from anymax.kernels.entmax.protocol import alpha_error
+from anymax.mappings.arguments import check_number, check_per_row, check_scores, computed_in, map_last, per_row
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -28,10 +29,9 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: 
 
     Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
     """
-    prepared = prepare(scores, dim, mask)
-    alpha_A = alpha_per_row(alpha, prepared, dim)
-    probs = map_rows(lambda scores_RN: entmax_rows(scores_RN, alpha_A), prepared, dim)
-    return probs if probs.dtype == scores.dtype else probs.to(scores.dtype)
+    check_scores(scores, dim, mask)
+    alpha_A = alpha_per_row(alpha, scores, dim)
+    return map_last(lambda scores, mask: entmax_of_last(scores, alpha_A, mask), scores, mask, dim)
 
 
 class Entmax(nn.Module):
@@ -94,47 +94,64 @@ class LearnedEntmax(nn.Module):
 def check_alpha(alpha: float, largest: float = math.inf) -> None:
     check_number("alpha", alpha)
     if not (1 <= alpha < math.inf and alpha <= largest):
-        raise reference.alpha_error(alpha)
+        raise alpha_error(alpha)
 
 
 def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
     """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real."""
+    dtype = computed_in(scores.dtype)
     if not isinstance(alpha, Tensor):
-        check_alpha(alpha, torch.finfo(scores.dtype).max)
-        return scores.new_full((1,), alpha)
+        check_alpha(alpha, torch.finfo(dtype).max)
+        return scores.new_full((1,), alpha, dtype=dtype)
     check_per_row("alpha", alpha, scores, dim)
-    return per_row(alpha.to(scores.dtype), scores, dim)
+    return per_row(alpha.to(dtype), scores, dim)
 
 
-def entmax_rows(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
-    """Entmax of each row, differentiable."""
-    wants_gradient = torch.is_grad_enabled() and (scores_RN.requires_grad or alpha_A.requires_grad)
-    if not wants_gradient and is_plain(scores_RN) and is_plain(alpha_A):
-        return kernel.entmax_of_plain(scores_RN, alpha_A)
-    return _Entmax.apply(scores_RN, alpha_A)
+def entmax_of_last(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Entmax along the last dimension of two or more, differentiable."""
+    wants_gradient = torch.is_grad_enabled() and (scores.requires_grad or alpha_A.requires_grad)
+    if not wants_gradient and _are_plain(scores, alpha_A, mask):
+        return kernel.entmax_of_plain(scores, alpha_A, mask)
+    # The gradient is computed from probabilities that are not yet rounded to half precision.
+    probs = _Entmax.apply(scores, alpha_A, mask, computed_in(scores.dtype))
+    return probs if probs.dtype == scores.dtype else probs.to(scores.dtype)
 
 
 class _Entmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
-        return kernel.entmax(scores_RN, alpha_A)
+    def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+        call = kernel.entmax_of_plain if _are_plain(scores, alpha_A, mask) else kernel.entmax
+        return call(scores, alpha_A, mask, dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output, inputs[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, alpha_A, mask, _ = inputs
+        ctx.dtype = scores.dtype
+        ctx.save_for_backward(output, alpha_A, mask)
 
     @staticmethod
-    def backward(ctx: Any, grad_RN: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Through plain torch where the gradient may be differentiated again."""
-        probs_RN, alpha_A = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        probs, alpha_A, mask = ctx.saved_tensors
+        backward, backward_both = _backward_of(grad, probs, mask)
         if not ctx.needs_input_grad[1]:
-            backward = reference.backward if torch.is_grad_enabled() else kernel.entmax_backward
-            return backward(grad_RN, probs_RN, alpha_A), None
-        backward_both = reference.backward_both if torch.is_grad_enabled() else kernel.entmax_backward_both
-        grad_scores_RN, grad_alpha_R = backward_both(grad_RN, probs_RN, alpha_A)
-        return grad_scores_RN, sum_over_rows(grad_alpha_R, alpha_A)
+            return backward(grad, probs, alpha_A, mask, ctx.dtype), None, None, None
+        grad_scores, grad_alpha_R = backward_both(grad, probs, alpha_A, mask, ctx.dtype)
+        return grad_scores, sum_over_rows(grad_alpha_R, alpha_A), None, None
+
+
+def _backward_of(grad: Tensor, probs: Tensor, mask: Tensor | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The gradient by the scores, and with that by alpha: plain torch where they may be differentiated again."""
+    if torch.is_grad_enabled():
+        return kernel.differentiable_backward, kernel.differentiable_backward_both
+    if _are_plain(grad, probs, mask):
+        return kernel.backward_of_plain, kernel.backward_both_of_plain
+    return kernel.entmax_backward, kernel.entmax_backward_both
+
+
+def _are_plain(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
+    return is_plain(first) and is_plain(second) and (mask is None or is_plain(mask))
 
 
 def sum_over_rows(grad_alpha_R: Tensor, alpha_A: Tensor) -> Tensor:

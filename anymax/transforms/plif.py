@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.kernels import plif as kernel
-from anymax.kernels.plif import reference
 
 # softplus of this is 1.
 UNIT = math.log(math.e - 1)
@@ -94,7 +93,7 @@ class _Plif(torch.autograd.Function):
         scores, slopes = ctx.saved_tensors
         if torch.is_grad_enabled():
             # The result will be differentiated again, which only plain operations allow.
-            return *reference.backward_both(grad, scores, slopes, ctx.bound), None
+            return *kernel.differentiable_backward_both(grad, scores, slopes, ctx.bound), None
         if ctx.needs_input_grad[1]:
             return *kernel.plif_backward_both(grad, scores, slopes, ctx.bound), None
         return kernel.plif_backward(grad, scores, slopes, ctx.bound), None, None

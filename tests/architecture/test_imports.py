@@ -82,6 +82,14 @@ def test_the_build_of_the_kernels_needs_the_standard_library_only():
     assert sorted(tops - sys.stdlib_module_names) == []
 
 
+def test_kernels_are_reached_through_their_dispatcher_alone():
+    backend_module = re.compile(r"anymax\.kernels\.\w+\.(native|reference)\b")
+    above = [file for file in FILES if "kernels" not in file.relative_to(PACKAGE).parts]
+    past = {str(file.relative_to(ROOT)) for file in above if any(map(backend_module.match, imported_modules(file)))}
+    assert past == set(), "choose a backend through the operator's folder"
+    assert any(map(backend_module.match, imported_modules(PACKAGE / "kernels" / "dropout" / "native.py")))
+
+
 def test_every_folder_is_an_attribute_of_the_package_and_offered_by_dir():
     assert set(dir(anymax)) - set(anymax.__all__) == FOLDERS
     assert [getattr(anymax, folder).__name__ for folder in sorted(FOLDERS)] == [f"anymax.{f}" for f in sorted(FOLDERS)]

@@ -11,15 +11,18 @@ import torch
 
 import anymax
 from anymax.kernels import entmax, library, use_backend
-from anymax.kernels.backend import choose
+from anymax.kernels.backend import Kernels
 from anymax.kernels.entmax import reference
 
+PATHS = {name: f"anymax.kernels.entmax.{name}" for name in ("native", "reference")}
 # Both can run everywhere, and native is chosen where none is named.
-BOTH: dict[str, Any] = {name: SimpleNamespace(why_unsupported=lambda scores: None) for name in ("native", "reference")}
+BOTH = Kernels[Any]("entmax")
+for name, path in PATHS.items():
+    BOTH._imported[path] = SimpleNamespace(name=name, why_unsupported=lambda scores: None)
 
 
 def chosen() -> str:
-    return choose(BOTH, torch.zeros(1))
+    return BOTH.choose(torch.zeros(1)).name
 
 
 def test_blocks_nest_and_an_error_inside_one_ends_its_choice() -> None:
@@ -74,8 +77,8 @@ def test_forward_and_backward_of_a_thread_run_in_the_backend_it_named(monkeypatc
 
         return SimpleNamespace(forward=forward, backward=backward, why_unsupported=reference.why_unsupported)
 
-    for name in BOTH:
-        monkeypatch.setitem(entmax.BACKENDS, name, recorded(name))
+    for name, path in PATHS.items():
+        monkeypatch.setitem(entmax.kernels._imported, path, recorded(name))
     scores = torch.randn(2, 3, requires_grad=True)
 
     def step() -> list[tuple[str, str]]:
@@ -99,10 +102,10 @@ def test_forward_and_backward_of_a_thread_run_in_the_backend_it_named(monkeypatc
 
 def test_a_compiled_function_runs_in_the_backend_named_around_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    for name in BOTH:
+    for name, path in PATHS.items():
         backend = SimpleNamespace(**{part: getattr(reference, part) for part in ("backward", "why_unsupported")})
         backend.forward = lambda *tensors, name=name: (names.append(name), reference.forward(*tensors))[1]
-        monkeypatch.setitem(entmax.BACKENDS, name, backend)
+        monkeypatch.setitem(entmax.kernels._imported, path, backend)
     torch._dynamo.reset()
     compiled = torch.compile(lambda scores: anymax.entmax(scores, 1.5), fullgraph=True, backend="aot_eager")
     for name in ("reference", "native"):

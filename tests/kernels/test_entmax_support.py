@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from anymax.kernels import entmax as ops
 from anymax.kernels import library
-from anymax.kernels.entmax import native
 from anymax.kernels.entmax.omega import tsallis_by_alpha
 from tests.kernels.test_cross_entropy import threads
 
@@ -236,7 +235,7 @@ def test_products_of_lists_are_those_of_the_dense_rows(native_engine: str, dim: 
     for count in (1, 2, 5):
         with threads(count):
             into = (torch.full((num_rows, dim), torch.nan, dtype=dtype), before[0].clone(), before[1].clone())
-            native.add_products(
+            ops.add_products(
                 rows,
                 counts,
                 target,
@@ -264,7 +263,7 @@ def test_each_product_can_be_left_out(native_engine: str) -> None:
     def products(wanted: tuple[str, ...]) -> dict[str, Tensor | None]:
         shapes = ((4, 6), (LONG, 6), (LONG,))
         into = {name: torch.zeros(shape) if name in wanted else None for name, shape in zip(names, shapes, strict=True)}
-        native.add_products(rows, counts, target, coefficient, weight, hidden, peak=1.0, **into)
+        ops.add_products(rows, counts, target, coefficient, weight, hidden, peak=1.0, **into)
         return into
 
     together = products(names)
@@ -279,7 +278,7 @@ def test_empty_lists_make_no_product(native_engine: str) -> None:
     counts = ops.support_(rows, torch.tensor([1.5]), capacity=1, wants_by_alpha=False).counts_R
     assert counts.tolist() == [0, 0, 0]
     into_hidden, into_weight = torch.full((3, 5), torch.nan), torch.zeros(LONG, 5)
-    native.add_products(
+    ops.add_products(
         rows,
         counts,
         torch.zeros(3, dtype=torch.int64),

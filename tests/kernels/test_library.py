@@ -1,6 +1,9 @@
 """Loading the compiled kernels: they are there where a compiler is, and their absence is told, never hidden."""
 
+import ctypes
+import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from anymax.kernels import library
-from anymax.kernels.build import compiler, levels, library_name
+from anymax.kernels.backend import OPERATORS
+from anymax.kernels.build import compiler, levels, library_name, sources
 
 
 def in_fresh_process(script: str, **environment: str) -> str:
@@ -52,11 +56,10 @@ def test_without_libraries_the_reference_serves_unless_native_is_named(tmp_path:
     script = """
 import torch
 from anymax.kernels import library, use_backend
-from anymax.kernels.entmax import BACKENDS, entmax
-from anymax.kernels.backend import choose
+from anymax.kernels.entmax import entmax, kernels
 
 scores, alpha = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([2.0])
-assert choose(BACKENDS, scores) == "reference"
+assert kernels.choose(scores).__name__ == "anymax.kernels.entmax.reference"
 assert entmax(scores, alpha).tolist() == [[1.0, 0.0, 0.0]]
 try:
     with use_backend("native"):
@@ -86,3 +89,38 @@ print(caught[0].message)
 """
     message = in_fresh_process(script, ANYMAX_CPU_LEVEL="nonsense")
     assert "ANYMAX_CPU_LEVEL must be one of" in message and "'nonsense'" in message
+
+
+def prototypes() -> dict[str, str]:
+    """The arguments of every function that the sources export, one letter each, by the name without its precision."""
+    letters = {"int64_t": "l", "int": "i", "double": "d"}
+    found = {}
+    for source in sources():
+        text = source.read_text().replace("\\\n", " ")
+        exported = re.findall(r"ANYMAX_EXPORT int64_t (\w+?)(?:_##NAME)?\(([^)]*)\)", text)
+        assert exported and len(exported) == text.count("ANYMAX_EXPORT")
+        for name, arguments in exported:
+            kinds = [argument.rsplit(maxsplit=1)[0].strip() for argument in arguments.split(",")]
+            found[name] = "".join("p" if kind.endswith("*") else letters[kind] for kind in kinds)
+    return found
+
+
+def declared() -> dict[str, library.Function]:
+    """Every function that a native backend calls."""
+    for operator in OPERATORS:
+        importlib.import_module(f"anymax.kernels.{operator}.native")
+    importlib.import_module("anymax.kernels.memory")
+    return library.Function.declared
+
+
+def test_functions_are_called_with_the_arguments_of_their_prototypes():
+    found = prototypes()
+    assert found["anymax_prefer_large_pages"] == "pl" and found["anymax_dropout"] == "ppplllldi"
+    assert {name: function.arguments for name, function in declared().items()} == found
+
+
+@pytest.mark.skipif(library.why_missing() is not None, reason=f"{library.why_missing()}")
+def test_every_declared_function_is_in_the_library_in_both_precisions():
+    for name, function in declared().items():
+        for dtype in [None] if name == "anymax_prefer_large_pages" else library.PRECISIONS:
+            assert function.of(dtype).restype is ctypes.c_int64

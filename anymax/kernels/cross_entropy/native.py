@@ -8,7 +8,10 @@ from torch import Tensor
 from anymax.kernels import library
 from anymax.kernels.memory import large_empty
 
-_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_ROWS = library.Function("anymax_cross_entropy", "plppdilli")
+_LAYER = library.Function("anymax_layer_cross_entropy", "plllppppppdlli")
+# A layer with at most this many weights and biases has them, and the sums of their gradients, in the second cache.
+SMALL = 2**14
 # Rows of a layer's columns are whole groups of the widest vectors.
 _GROUP = 64
 # How many rows of hidden states are summed into one gradient of the columns before these are summed: in a fixed order,
@@ -16,14 +19,10 @@ _GROUP = 64
 _PART = 512
 
 
-def is_precise(tensor: Tensor) -> bool:
-    return tensor.dtype in _TYPES
-
-
 def why_unsupported(scores: Tensor) -> str | None:
     if scores.device.type != "cpu":
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if not is_precise(scores):
+    if scores.dtype not in library.PRECISIONS:
         return f"it takes float32 and float64, and the scores are {scores.dtype}"
     if scores.dim() == 2 and scores.shape[1] > 1 and scores.stride(1) != 1:
         return f"the entries of a row must stand side by side, and the strides are {scores.stride()}"
@@ -34,8 +33,7 @@ def cross_entropy_(scores_RN: Tensor, target_R: Tensor, label_smoothing: float, 
     num_rows, n = scores_RN.shape
     losses_R = scores_RN.new_empty(num_rows)
     target_R = target_R.long().contiguous()
-    call = library.function(f"anymax_cross_entropy_{_TYPES[scores_RN.dtype]}", "plppdilli")
-    call(
+    _ROWS.of(scores_RN.dtype)(
         scores_RN.data_ptr(),
         scores_RN.stride(0),
         target_R.data_ptr(),
@@ -49,6 +47,10 @@ def cross_entropy_(scores_RN: Tensor, target_R: Tensor, label_smoothing: float, 
     return losses_R
 
 
+def prefers_layer(hidden_RD: Tensor, weight_ND: Tensor) -> bool:
+    return weight_ND.shape[0] * (weight_ND.shape[1] + 1) <= SMALL
+
+
 def layer_cross_entropy(
     hidden_RD: Tensor,
     weight_ND: Tensor,
@@ -58,13 +60,7 @@ def layer_cross_entropy(
     coefficient_R: Tensor | None,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The loss of every row of a small linear layer, and what is wanted of the gradients of the first three tensors.
-
-    Args:
-        target_R: one class per row, in range.
-        label_smoothing: how much of the target is spread evenly over all classes.
-        coefficient_R: how much each loss weighs in what is differentiated; None where there is no gradient.
-    """
+    """The loss of every row of a small linear layer, and what is wanted of the gradients of the first three tensors."""
     (num_rows, dim), n = hidden_RD.shape, weight_ND.shape[0]
     stride = -(-n // _GROUP) * _GROUP
     columns = hidden_RD.new_zeros(dim + 1, stride)
@@ -78,8 +74,7 @@ def layer_cross_entropy(
         by_columns = hidden_RD.new_zeros(-(-num_rows // _PART), dim + 1, stride)
     target_R = target_R.long().contiguous()
     coefficient_R = None if coefficient_R is None else coefficient_R.to(hidden_RD.dtype).contiguous()
-    call = library.function(f"anymax_layer_cross_entropy_{_TYPES[hidden_RD.dtype]}", "plllppppppdlli")
-    status = call(
+    status = _LAYER.of(hidden_RD.dtype)(
         columns.data_ptr(),
         dim,
         n,

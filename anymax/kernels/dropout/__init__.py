@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anymax.kernels.backend import choose
-from anymax.kernels.dropout import native, reference
+from anymax.kernels.backend import Kernels
+from anymax.kernels.dropout.protocol import DropoutKernel
 from anymax.kernels.operator import operator
 
-BACKENDS: dict[str, Any] = {"native": native, "reference": reference}
+kernels = Kernels[DropoutKernel]("dropout")
 
 
 def _dropout(entries_RN: Tensor, seed_R: Tensor, rate: float) -> Tensor:
@@ -23,8 +23,7 @@ def _dropout(entries_RN: Tensor, seed_R: Tensor, rate: float) -> Tensor:
             f"seed must be int64 with one entry per row, {entries_RN.shape[0]}, "
             f"got {seed_R.dtype} of shape {tuple(seed_R.shape)}"
         )
-    backend = BACKENDS[choose(BACKENDS, entries_RN)]
-    return backend.forward(entries_RN.contiguous(), seed_R.contiguous(), rate)
+    return kernels.choose(entries_RN).forward(entries_RN.contiguous(), seed_R.contiguous(), rate)
 
 
 def _batched(overload: Any) -> Any:

@@ -6,31 +6,25 @@ from torch import Tensor
 from anymax.kernels import library
 from anymax.kernels.dropout.reference import scale, threshold
 from anymax.kernels.memory import large_empty
+from anymax.kernels.rows import computed_in
 
-# What each dtype is computed in, and the name of that in the library.
-_COMPUTED_IN = {
-    torch.float16: (torch.float32, "float32"),
-    torch.bfloat16: (torch.float32, "float32"),
-    torch.float32: (torch.float32, "float32"),
-    torch.float64: (torch.float64, "float64"),
-}
+_FORWARD = library.Function("anymax_dropout", "ppplllldi")
 
 
 def why_unsupported(entries: Tensor) -> str | None:
     if entries.device.type != "cpu":
         return f"it runs on the CPU, and the entries are on {entries.device}"
-    if entries.dtype not in _COMPUTED_IN:
+    if computed_in(entries.dtype) not in library.PRECISIONS:
         return f"it takes float16, bfloat16, float32 and float64, and the entries are {entries.dtype}"
     return library.why_missing()
 
 
 def forward(entries_RN: Tensor, seed_R: Tensor, rate: float, first: int = 0) -> Tensor:
     """Entries that are kept, divided by the share that is kept, and zeros; see `reference.forward`."""
-    dtype, suffix = _COMPUTED_IN[entries_RN.dtype]
-    wide_RN = entries_RN.to(dtype)
+    wide_RN = entries_RN.to(computed_in(entries_RN.dtype))
     num_rows, n = wide_RN.shape
     out_RN = large_empty((num_rows, n), wide_RN)
-    library.function(f"anymax_dropout_{suffix}", "ppplllldi")(
+    _FORWARD.of(wide_RN.dtype)(
         wide_RN.data_ptr(),
         seed_R.data_ptr(),
         out_RN.data_ptr(),

@@ -15,6 +15,8 @@ Shapes: R rows of N entries, one seed per row.
 import torch
 from torch import Tensor
 
+from anymax.kernels.rows import computed_in
+
 _WORD = 2**32
 _LOW = _WORD - 1
 
@@ -29,8 +31,7 @@ def forward(entries_RN: Tensor, seed_R: Tensor, rate: float, first: int = 0) -> 
     Args:
         first: the number of the first entry in its row, for rows that come in pieces.
     """
-    is_half = entries_RN.dtype in (torch.float16, torch.bfloat16)
-    wide_RN = entries_RN.float() if is_half else entries_RN
+    wide_RN = entries_RN.to(computed_in(entries_RN.dtype))
     kept_RN = random_bits(seed_R, first, entries_RN.shape[1]) >= threshold(rate)
     return torch.where(kept_RN, wide_RN * scale(rate), 0).to(entries_RN.dtype)
 

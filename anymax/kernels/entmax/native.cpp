@@ -39,6 +39,7 @@ template <class T> int64_t bad_alpha(const T* alpha, int64_t count) {
     return 0;
 }
 
+// `probs` may be the scores themselves.
 template <class T>
 int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
                 int threads) {

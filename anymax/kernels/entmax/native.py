@@ -4,64 +4,73 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import library
-from anymax.kernels.entmax.reference import alpha_error
+from anymax.kernels.entmax.protocol import Support, alpha_error
+from anymax.kernels.rows import as_rows, computed_in, from_rows
 
-_FORWARD = {torch.float32: "anymax_entmax_forward_float32", torch.float64: "anymax_entmax_forward_float64"}
-_SUPPORT = {torch.float32: "anymax_entmax_support_float32", torch.float64: "anymax_entmax_support_float64"}
-_PRODUCTS = {torch.float32: "anymax_entmax_products_float32", torch.float64: "anymax_entmax_products_float64"}
-_BACKWARD = {torch.float32: "anymax_entmax_backward_float32", torch.float64: "anymax_entmax_backward_float64"}
+_FORWARD = library.Function("anymax_entmax_forward", "pplpplli")
+_BACKWARD = library.Function("anymax_entmax_backward", "ppplpplli")
+_SUPPORT = library.Function("anymax_entmax_support", "plplppppllli")
+_PRODUCTS = library.Function("anymax_entmax_products", "plppdppppppllli")
 
 # What the library answers where the rows are too full to be listed.
 _DENSE = -2
 
 
 def why_unsupported(scores: Tensor) -> str | None:
-    if scores.device.type != "cpu":
+    if not scores.is_cpu:
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if scores.dtype not in _FORWARD:
-        return f"it takes float32 and float64, and the scores are {scores.dtype}"
+    if computed_in(scores.dtype) not in library.PRECISIONS:
+        return f"it takes float16, bfloat16, float32 and float64, and the scores are {scores.dtype}"
     return library.why_missing()
 
 
-def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Probabilities of each row."""
-    probs_RN = torch.empty_like(scores_RN)
+    scores_RN = as_rows(scores, mask)
+    is_copy = mask is not None or scores_RN.dtype != scores.dtype
+    # Memory that is written in place is there already, and costs no fresh pages.
+    probs_RN = scores_RN if is_copy else torch.empty_like(scores_RN)
     _forward(scores_RN, alpha_A, probs_RN, None)
-    return probs_RN
+    return from_rows(probs_RN, scores, dtype)
 
 
-def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+def conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
+    scores_RN = as_rows(scores)
     probs_RN = torch.empty_like(scores_RN)
     conjugate_R = scores_RN.new_empty(scores_RN.shape[0])
     _forward(scores_RN, alpha_A, probs_RN, conjugate_R)
-    return probs_RN, conjugate_R
+    return from_rows(probs_RN, scores), conjugate_R.to(scores.dtype)
 
 
-def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
+def backward(
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
     """Gradient by the scores."""
+    probs_RN = as_rows(probs)
     grad_scores_RN = torch.empty_like(probs_RN)
-    _backward(grad_RN, probs_RN, alpha_A, grad_scores_RN, None)
-    return grad_scores_RN
+    _backward(as_rows(grad), probs_RN, alpha_A, grad_scores_RN, None)
+    return from_rows(grad_scores_RN, probs, dtype, mask)
 
 
-def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+def backward_both(
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
     """Gradients by the scores and, one number per row, by alpha."""
+    probs_RN = as_rows(probs)
     grad_scores_RN = torch.empty_like(probs_RN)
     grad_alpha_R = probs_RN.new_empty(probs_RN.shape[0])
-    _backward(grad_RN, probs_RN, alpha_A, grad_scores_RN, grad_alpha_R)
-    return grad_scores_RN, grad_alpha_R
+    _backward(as_rows(grad), probs_RN, alpha_A, grad_scores_RN, grad_alpha_R)
+    return from_rows(grad_scores_RN, probs, dtype, mask), grad_alpha_R
 
 
-def support_(
-    scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def support_(scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool) -> Support:
     """Entmax in place; see `Support` for what comes back."""
     num_rows, n = scores_RN.shape
     top_R, conjugate_R = scores_RN.new_empty(2, num_rows)
     by_alpha_R = scores_RN.new_empty(num_rows) if wants_by_alpha else None
     counts_R = torch.empty(num_rows, dtype=torch.int64)
-    status = library.function(_SUPPORT[scores_RN.dtype], "plplppppllli")(
+    status = _SUPPORT.of(scores_RN.dtype)(
         scores_RN.data_ptr(),
         scores_RN.stride(0),
         alpha_A.data_ptr(),
@@ -78,9 +87,9 @@ def support_(
     if status > 0:
         raise alpha_error(alpha_A[status - 1].item())
     if status == _DENSE:
-        return top_R, conjugate_R, by_alpha_R, None
+        return Support(top_R, conjugate_R, by_alpha_R, None)
     _check_memory(status)
-    return top_R, conjugate_R, by_alpha_R, counts_R
+    return Support(top_R, conjugate_R, by_alpha_R, counts_R)
 
 
 def add_products(
@@ -96,18 +105,13 @@ def add_products(
     into_weight_ND: Tensor | None,
     into_bias_N: Tensor | None,
 ) -> None:
-    """Multiply the gradient G of rows of scores with a layer: c G W is written, G' c H and G' c are added.
-
-    Args:
-        lists_RN: the listed probabilities; the gradient is these less `peak` at the target.
-        coefficient_R: c, what the gradient of each row is multiplied with.
-    """
+    """Multiply the gradient G of listed rows with a layer: c G W is written, G' c H and G' c are added."""
     num_rows, n = lists_RN.shape
     results = (into_hidden_RD, into_weight_ND, into_bias_N)
     for tensor in (coefficient_R, weight_ND, hidden_RD, *results):
         assert tensor is None or (tensor.is_contiguous() and tensor.dtype == lists_RN.dtype)
     assert target_R.is_contiguous() and target_R.dtype == torch.int64
-    library.function(_PRODUCTS[lists_RN.dtype], "plppdppppppllli")(
+    _PRODUCTS.of(lists_RN.dtype)(
         lists_RN.data_ptr(),
         lists_RN.stride(0),
         counts_R.data_ptr(),
@@ -126,8 +130,7 @@ def add_products(
 
 def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: Tensor | None) -> None:
     num_rows, n = scores_RN.shape
-    call = library.function(_FORWARD[scores_RN.dtype], "pplpplli")
-    status = call(
+    status = _FORWARD.of(scores_RN.dtype)(
         scores_RN.data_ptr(),
         alpha_A.data_ptr(),
         alpha_A.numel(),
@@ -146,8 +149,7 @@ def _backward(
     grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor, grad_scores_RN: Tensor, grad_alpha_R: Tensor | None
 ) -> None:
     num_rows, n = probs_RN.shape
-    call = library.function(_BACKWARD[probs_RN.dtype], "ppplpplli")
-    status = call(
+    status = _BACKWARD.of(probs_RN.dtype)(
         grad_RN.data_ptr(),
         probs_RN.data_ptr(),
         alpha_A.data_ptr(),

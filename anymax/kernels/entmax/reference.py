@@ -13,6 +13,8 @@ from torch import Tensor
 
 from anymax.kernels.backend import widest
 from anymax.kernels.entmax.omega import tsallis_by_alpha
+from anymax.kernels.entmax.protocol import Support, alpha_error
+from anymax.kernels.rows import as_rows, from_rows
 
 # Bisection alone narrows the bracket to the last bit of a double in this many steps; Newton's method needs about five.
 MAX_STEPS = 64
@@ -22,13 +24,88 @@ def why_unsupported(scores: Tensor) -> str | None:
     return None
 
 
-def forward(scores_RN: Tensor, alpha_A: Tensor) -> Tensor:
+def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Probabilities of each row."""
-    return conjugate(scores_RN, alpha_A)[0]
+    return from_rows(_conjugate(as_rows(scores, mask), alpha_A)[0], scores, dtype)
 
 
-def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
+def conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
+    probs_RN, conjugate_R = _conjugate(as_rows(scores), alpha_A)
+    return from_rows(probs_RN, scores), conjugate_R.to(scores.dtype)
+
+
+def support_(scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool) -> Support:
+    """Entmax in place, without lists whatever the capacity: the scores become probabilities."""
+    top_R = scores_RN.amax(1)
+    probs_RN, conjugate_R = _conjugate(scores_RN, alpha_A)
+    scores_RN.copy_(probs_RN)
+    return Support(top_R, conjugate_R, tsallis_by_alpha(probs_RN, alpha_A) if wants_by_alpha else None, None)
+
+
+def add_products(
+    lists_RN: Tensor,
+    counts_R: Tensor,
+    target_R: Tensor,
+    coefficient_R: Tensor,
+    weight_ND: Tensor,
+    hidden_RD: Tensor,
+    *,
+    peak: float,
+    into_hidden_RD: Tensor | None,
+    into_weight_ND: Tensor | None,
+    into_bias_N: Tensor | None,
+) -> None:
+    """Multiply the gradient G of listed rows with a layer: c G W is written, G' c H and G' c are added."""
+    grad_RN = unlisted(lists_RN, counts_R)
+    grad_RN.scatter_add_(1, target_R[:, None], grad_RN.new_full((len(target_R), 1), -peak))
+    grad_RN.mul_(coefficient_R[:, None])
+    if into_hidden_RD is not None:
+        into_hidden_RD.copy_(grad_RN @ weight_ND)
+    if into_weight_ND is not None:
+        into_weight_ND.add_(grad_RN.T @ hidden_RD)
+    if into_bias_N is not None:
+        into_bias_N.add_(grad_RN.sum(0))
+
+
+def unlisted(lists_RN: Tensor, counts_R: Tensor) -> Tensor:
+    """The probabilities of rows that `support_` of another backend made lists of."""
+    words_RW = lists_RN.contiguous().view(torch.int32)
+    first_R1 = words_RW.shape[1] - counts_R[:, None]
+    index = words_RW[torch.arange(words_RW.shape[1], device=counts_R.device) >= first_R1].long()
+    is_listed_RN = torch.arange(lists_RN.shape[1], device=counts_R.device) < counts_R[:, None]
+    probs_RN = torch.zeros_like(lists_RN, memory_format=torch.contiguous_format)
+    probs_RN[is_listed_RN.nonzero()[:, 0], index] = lists_RN[is_listed_RN]
+    return probs_RN
+
+
+def backward(
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Gradient by the scores: s (g - <s, g> / sum s), with s = p^(2 - alpha) on the support."""
+    grad_RN, probs_RN = as_rows(grad), as_rows(probs)
+    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
+    return from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, dtype, mask)
+
+
+def backward_both(
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gradients by the scores and, one number per row, by alpha.
+
+    At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so
+    that the row still sums to one, which centres the incoming gradient.
+    """
+    grad_RN, probs_RN = as_rows(grad), as_rows(probs)
+    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
+    wide_RN = probs_RN.to(weight_RN.dtype)
+    log_RN = torch.where(wide_RN > 0, wide_RN, 1).log()
+    slope_RN = wide_RN * log_RN**2 * _psi((alpha_A[:, None] - 1) * log_RN)
+    by_scores = from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, dtype, mask)
+    return by_scores, (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
+
+
+def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     _check_alpha(alpha_A)
     num_rows, n = scores_RN.shape
     if scores_RN.numel() == 0:
@@ -51,42 +128,6 @@ def conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
         return result.masked_fill(empty_R1, 0).masked_fill(bad_R1, torch.nan).to(scores_RN.dtype)
 
     return settle(probs_RN), settle(conjugate_R1)[:, 0]
-
-
-def support_(
-    scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool
-) -> tuple[Tensor, Tensor, Tensor | None, None]:
-    """Maxima, conjugates, the derivative of Omega by alpha if wanted, and no lists: the scores become probabilities."""
-    top_R = scores_RN.amax(1)
-    probs_RN, conjugate_R = conjugate(scores_RN, alpha_A)
-    scores_RN.copy_(probs_RN)
-    return top_R, conjugate_R, tsallis_by_alpha(probs_RN, alpha_A) if wants_by_alpha else None, None
-
-
-def backward(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> Tensor:
-    """Gradient by the scores: s (g - <s, g> / sum s), with s = p^(2 - alpha) on the support."""
-    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
-    return (weight_RN * centred_RN).to(grad_RN.dtype)
-
-
-def backward_both(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by the scores and, one number per row, by alpha.
-
-    At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so
-    that the row still sums to one, which centres the incoming gradient.
-    """
-    weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
-    wide_RN = probs_RN.to(weight_RN.dtype)
-    log_RN = torch.where(wide_RN > 0, wide_RN, 1).log()
-    slope_RN = wide_RN * log_RN**2 * _psi((alpha_A[:, None] - 1) * log_RN)
-    return (weight_RN * centred_RN).to(grad_RN.dtype), (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
-
-
-def alpha_error(alpha: float) -> ValueError:
-    """What every backend, and the edge above them, say of an alpha that has no entmax."""
-    return ValueError(
-        f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
-    )
 
 
 def _check_alpha(alpha_A: Tensor) -> None:

@@ -64,7 +64,8 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
 }
 
 // The candidates of each row are packed, then turned into columns that hold one candidate of every row, and searched together.
-template <class T, class Power> void entmax_together(const Member<T>* rows, int64_t n, T* scratch) {
+// The first `num_rows` are written, each of which may be its own result; copies of the last fill the other lanes.
+template <class T, class Power> void entmax_together(const Member<T>* rows, int num_rows, int64_t n, T* scratch) {
     const int64_t stride = packed_size<T>(n);
     Vec<T>* columns = reinterpret_cast<Vec<T>*>(scratch + kLanes<T> * stride);
     Vec<T> exponents;
@@ -74,8 +75,13 @@ template <class T, class Power> void entmax_together(const Member<T>* rows, int6
     int64_t counts[kLanes<T>], longest = 0;
     for (int lane = 0; lane < kLanes<T>; ++lane) {
         const Member<T>& row = rows[lane];
-        const Row scanned = scan(row.x, n);
         T* packed = scratch + lane * stride;
+        if (lane >= num_rows) {
+            std::copy_n(packed - stride, counts[lane - 1], packed);
+            pad(packed, counts[lane] = counts[lane - 1]);
+            continue;
+        }
+        const Row scanned = scan(row.x, n);
         tops[lane] = static_cast<T>(scanned.top);
         is_settled[lane] = settle_without_search(scanned, row.out, row.conjugate, n);
         if (is_settled[lane]) {
@@ -100,7 +106,7 @@ template <class T, class Power> void entmax_together(const Member<T>* rows, int6
     }
     Power together(exponents);
     solve_columns<T>(together, columns, length);
-    for (int lane = 0; lane < kLanes<T>; ++lane) {
+    for (int lane = 0; lane < num_rows; ++lane) {
         if (is_settled[lane]) continue;
         const Member<T>& row = rows[lane];
         Power power(splat(exponents[lane]));
@@ -111,13 +117,13 @@ template <class T, class Power> void entmax_together(const Member<T>* rows, int6
     }
 }
 
-template <class T> void entmax_together_of(Kind kind, const Member<T>* rows, int64_t n, T* scratch) {
+template <class T> void entmax_together_of(Kind kind, const Member<T>* rows, int num_rows, int64_t n, T* scratch) {
     switch (kind) {
-        case Kind::kLinear: return entmax_together<T, Linear<T>>(rows, n, scratch);
-        case Kind::kSquare: return entmax_together<T, Square<T>>(rows, n, scratch);
-        case Kind::kLowRoot: return entmax_together<T, Root<T, true>>(rows, n, scratch);
-        case Kind::kHighRoot: return entmax_together<T, Root<T, false>>(rows, n, scratch);
-        case Kind::kNearExponential: return entmax_together<T, NearExponential<T>>(rows, n, scratch);
+        case Kind::kLinear: return entmax_together<T, Linear<T>>(rows, num_rows, n, scratch);
+        case Kind::kSquare: return entmax_together<T, Square<T>>(rows, num_rows, n, scratch);
+        case Kind::kLowRoot: return entmax_together<T, Root<T, true>>(rows, num_rows, n, scratch);
+        case Kind::kHighRoot: return entmax_together<T, Root<T, false>>(rows, num_rows, n, scratch);
+        case Kind::kNearExponential: return entmax_together<T, NearExponential<T>>(rows, num_rows, n, scratch);
         default: break;
     }
 }
@@ -153,14 +159,14 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
         }
         company->members[company->count++] = member;
         if (company->count < kLanes<T>) continue;
-        entmax_together_of(company->kind, company->members, n, scratch);
+        entmax_together_of(company->kind, company->members, company->count, n, scratch);
         company->count = 0;
     }
     for (Company& company : companies) {
         if (company.count > kLanes<T> / 4) {
-            // The last one fills the empty lanes: the same answer, written again.
+            // For their alpha.
             for (int i = company.count; i < kLanes<T>; ++i) company.members[i] = company.members[company.count - 1];
-            entmax_together_of(company.kind, company.members, n, scratch);
+            entmax_together_of(company.kind, company.members, company.count, n, scratch);
         } else {
             for (int i = 0; i < company.count; ++i) alone(company.members[i]);
         }

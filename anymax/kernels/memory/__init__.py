@@ -11,13 +11,15 @@ _SMALL_PAGE = 2**12
 _VECTOR = 64
 _AWAY = 192
 
+_PREFER_LARGE_PAGES = library.Function("anymax_prefer_large_pages", "pl")
+
 
 def large_empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """An uninitialised tensor on the device of `like`."""
     memory = torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
     num_bytes = memory.numel() * memory.element_size()
     if memory.is_cpu and num_bytes >= _LARGE_PAGE and library.why_missing() is None:
-        library.function("anymax_prefer_large_pages", "pl")(memory.data_ptr(), num_bytes)
+        _PREFER_LARGE_PAGES.of(None)(memory.data_ptr(), num_bytes)
     return memory
 
 

@@ -8,28 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anymax.kernels.backend import choose
+from anymax.kernels.backend import Kernels
 from anymax.kernels.operator import operator
-from anymax.kernels.plif import native, reference
+from anymax.kernels.plif.protocol import PlifKernel
 
-BACKENDS: dict[str, Any] = {"native": native, "reference": reference}
-
-
-def _pick(scores: Tensor) -> Any:
-    return BACKENDS[choose(BACKENDS, scores)]
+kernels = Kernels[PlifKernel]("plif")
 
 
 def _plif(scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
-    return _pick(scores).forward(scores.contiguous(), slopes, bound)
+    return kernels.choose(scores).forward(scores.contiguous(), slopes, bound)
 
 
 def _backward(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
-    return _pick(scores).backward(grad.contiguous(), scores.contiguous(), slopes, bound)
+    return kernels.choose(scores).backward(grad.contiguous(), scores.contiguous(), slopes, bound)
 
 
 def _backward_both(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     arguments = (grad.contiguous(), scores.contiguous(), slopes, bound)
-    return _pick(scores).backward_both(*arguments)
+    return kernels.choose(scores).backward_both(*arguments)
+
+
+def differentiable_backward_both(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """Gradients that can be differentiated again, which only those of plain torch can."""
+    from anymax.kernels.plif import reference
+
+    return reference.backward_both(grad, scores, slopes, bound)
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -4,32 +4,27 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import library
+from anymax.kernels.rows import computed_in
 
-# What each dtype is computed in, and the name of that in the library.
-_COMPUTED_IN = {
-    torch.float16: (torch.float32, "float32"),
-    torch.bfloat16: (torch.float32, "float32"),
-    torch.float32: (torch.float32, "float32"),
-    torch.float64: (torch.float64, "float64"),
-}
+_FORWARD = library.Function("anymax_plif_forward", "ppplldi")
+_BACKWARD = library.Function("anymax_plif_backward", "ppppplldi")
 
 
 def why_unsupported(scores: Tensor) -> str | None:
     if scores.device.type != "cpu":
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if scores.dtype not in _COMPUTED_IN:
+    if computed_in(scores.dtype) not in library.PRECISIONS:
         return f"it takes float16, bfloat16, float32 and float64, and the scores are {scores.dtype}"
     return library.why_missing()
 
 
 def forward(scores: Tensor, slopes_K: Tensor, bound: float) -> Tensor:
     """f of every entry, in the dtype of the scores."""
-    dtype, suffix = _COMPUTED_IN[scores.dtype]
+    dtype = computed_in(scores.dtype)
     x, slopes = _ready(scores, dtype), _ready(slopes_K, dtype)
     out = torch.empty_like(x)
-    call = library.function(f"anymax_plif_forward_{suffix}", "ppplldi")
     pointers = (x.data_ptr(), slopes.data_ptr(), out.data_ptr())
-    status = call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
+    status = _FORWARD.of(dtype)(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
     _check(status, slopes.shape[0], bound)
     return out.to(scores.dtype)
 
@@ -41,19 +36,18 @@ def backward(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float) -> Te
 
 def backward_both(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     """Gradients by the scores and by the slopes."""
-    by_slopes_K = slopes_K.new_empty(slopes_K.shape, dtype=_COMPUTED_IN[scores.dtype][0])
+    by_slopes_K = slopes_K.new_empty(slopes_K.shape, dtype=computed_in(scores.dtype))
     by_scores = _backward(grad, scores, slopes_K, bound, by_slopes=by_slopes_K)
     return by_scores, by_slopes_K.to(slopes_K.dtype)
 
 
 def _backward(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float, *, by_slopes: Tensor | None) -> Tensor:
-    dtype, suffix = _COMPUTED_IN[scores.dtype]
+    dtype = computed_in(scores.dtype)
     g, x, slopes = (_ready(tensor, dtype) for tensor in (grad, scores, slopes_K))
     by_scores = torch.empty_like(x)
     by_slopes_at = None if by_slopes is None else by_slopes.data_ptr()
-    call = library.function(f"anymax_plif_backward_{suffix}", "ppppplldi")
     pointers = (g.data_ptr(), x.data_ptr(), slopes.data_ptr(), by_scores.data_ptr(), by_slopes_at)
-    status = call(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
+    status = _BACKWARD.of(dtype)(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
     _check(status, slopes.shape[0], bound)
     return by_scores.to(scores.dtype)
 

@@ -1,0 +1,248 @@
+"""What every backend of every operator promises: the results of the reference, forward and backward.
+
+A backend joins by one line in BACKENDS, an operator by one in OPERATORS.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from anymax.kernels import backend, cross_entropy, dropout, entmax, library, plif, use_backend
+
+# Each with the instruction level it runs at, where it has levels.
+BACKENDS = [("native", level) for level in library.machine_levels()]
+HALF = [torch.float16, torch.bfloat16]
+FULL = [torch.float32, torch.float64]
+
+
+class Call(NamedTuple):
+    """Something to ask of a backend: the tensor that chooses it, the call, and how far the results may be off."""
+
+    chosen_by: Tensor
+    run: Callable[[Any], tuple[Tensor, ...]]
+    rtol: float
+    atol: float
+
+
+def drawn(shape: tuple[int, ...], dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    return (torch.randn(shape, dtype=torch.float64) * scale).to(dtype)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in HALF else dtype
+
+
+ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.33, 1.5, 1.7, 1.9, 1.99, 2.0, 2.5, 4.0]
+WIDTHS = [1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 127, 128, 129, 255, 600, 5000]
+MASKED = [((11, 33), (11, 33)), ((3, 1, 9), (9,)), ((2, 3, 5, 17), (5, 17)), ((2, 3, 5, 200), (2, 1, 1, 200))]
+
+
+def entmax_calls() -> Iterator[Call]:
+    for dtype, alpha, n in product(FULL, ALPHAS, WIDTHS):
+        for scale in (0.05, 1.0, 6.0):
+            yield from rows_of_entmax(drawn((11, n), dtype, scale), torch.tensor([alpha], dtype=dtype), None)
+    for alpha, num_rows in product(ALPHAS, (0, 1, 40)):
+        yield from rows_of_entmax(torch.randn(num_rows, 0), torch.tensor([alpha]), None)
+    for dtype, (shape, mask_shape) in product([*HALF, *FULL], MASKED):
+        num_rows = drawn(shape, dtype)[..., 0].numel()
+        alpha = torch.tensor(ALPHAS, dtype=wide(dtype))[torch.randint(len(ALPHAS), (num_rows,))]
+        for mask in (None, torch.rand(mask_shape) < 0.6, torch.zeros(mask_shape, dtype=torch.bool)):
+            for alphas in (alpha, alpha[:1]):
+                yield from rows_of_entmax(drawn(shape, dtype, 2.0), alphas, mask)
+    for dtype in FULL:
+        yield from lists_of_entmax(dtype)
+
+
+def rows_of_entmax(scores: Tensor, alpha: Tensor, mask: Tensor | None) -> Iterator[Call]:
+    """All that a row gives, in its own dtype, and in the one it is computed in."""
+    atol = 1e-9 if scores.dtype == torch.float64 else 3e-6
+    rtol = torch.finfo(scores.dtype).eps if scores.dtype in HALF else 0.0
+    for dtype in {scores.dtype, alpha.dtype}:
+        yield Call(scores, lambda kernel, dtype=dtype: (kernel.forward(scores, alpha, mask, dtype),), rtol, atol)
+    yield Call(scores, lambda kernel: kernel.conjugate(scores, alpha), max(rtol, 1e-6), atol)
+    probs = entmax.kernels._import("anymax.kernels.entmax.reference").forward(scores, alpha, mask, alpha.dtype)
+    grad = torch.randn(scores.shape, dtype=alpha.dtype)
+    tolerance = max(rtol, 2e-5)
+    one = Call(scores, lambda kernel: (kernel.backward(grad, probs, alpha, mask, scores.dtype),), tolerance, 2e-5)
+    both = Call(scores, lambda kernel: kernel.backward_both(grad, probs, alpha, mask, scores.dtype), tolerance, 2e-5)
+    yield from (one, both)
+
+
+def lists_of_entmax(dtype: torch.dtype) -> Iterator[Call]:
+    """Rows in place without lists, and the products of lists."""
+    for num_rows, n, wants_by_alpha in ((5, 9, True), (3, 700, False), (7, 64, True)):
+        scores, alpha = drawn((num_rows, n), dtype, 4.0), torch.tensor([1.5], dtype=dtype)
+
+        def in_place(
+            kernel: Any, scores: Tensor = scores, alpha: Tensor = alpha, by_alpha: bool = wants_by_alpha
+        ) -> Any:
+            rows = scores.clone()
+            support = kernel.support_(rows, alpha, 0, by_alpha)
+            assert support.counts_R is None
+            return rows, *(part for part in support if part is not None)
+
+        yield Call(scores, in_place, 1e-6, 3e-6)
+    for n, dim in ((40, 1), (701, 6)):
+        counts = torch.tensor([0, 1, n // 2, 5])
+        rows = lists(counts, n, dtype)
+        target, coefficient = torch.randint(n, (4,)), drawn((4,), dtype)
+        weight, hidden = drawn((n, dim), dtype), drawn((4, dim), dtype)
+        before = (drawn((4, dim), dtype), drawn((n, dim), dtype), drawn((n,), dtype))
+        given = (rows, counts, target, coefficient, weight, hidden)
+        for wanted in product((True, False), repeat=3):
+
+            def products(kernel: Any, given: Any = given, before: Any = before, wanted: Any = wanted) -> Any:
+                into = [part.clone() if is_wanted else None for part, is_wanted in zip(before, wanted, strict=True)]
+                names = ("into_hidden_RD", "into_weight_ND", "into_bias_N")
+                kernel.add_products(*given, peak=0.9, **dict(zip(names, into, strict=True)))
+                return tuple(part for part in into if part is not None)
+
+            eps = torch.finfo(dtype).eps
+            yield Call(rows, products, 30 * eps, 30 * eps)
+
+
+def lists(counts: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """Rows with as many probabilities at the front as the counts say, and their places at the back."""
+    rows = torch.full((len(counts), n), torch.nan, dtype=dtype)
+    for row, count in zip(rows, counts.tolist(), strict=True):
+        row[:count] = torch.rand(count, dtype=dtype)
+        row.view(torch.int32)[2 * n - count if dtype == torch.float64 else n - count :] = torch.randperm(n)[
+            :count
+        ].int()
+    return rows
+
+
+def plif_calls() -> Iterator[Call]:
+    shapes = [(), (1,), (3,), (7,), (0,), (2, 0, 3), (5, 13), (2, 3, 9), (4099,), (150, 131)]
+    for dtype, shape, num_pieces in product([*HALF, *FULL], shapes, (1, 2, 5, 1000)):
+        # Partly outside a bound of 2.
+        grad, scores = drawn(shape, dtype), drawn(shape, dtype, 1.5)
+        slopes = (torch.rand(num_pieces, dtype=torch.float64) * 2).to(wide(dtype))
+        eps, total = 4 * torch.finfo(dtype).eps, max(float(grad.abs().sum()), 1.0)
+        given = (grad, scores, slopes, 2.0)
+        yield Call(scores, lambda kernel, given=given: (kernel.forward(*given[1:]),), eps, 4 * eps)
+        yield Call(scores, lambda kernel, given=given: (kernel.backward(*given),), eps, eps)
+        yield Call(scores, lambda kernel, given=given: kernel.backward_both(*given)[:1], eps, eps)
+        eps = 4 * torch.finfo(slopes.dtype).eps
+        yield Call(scores, lambda kernel, given=given: kernel.backward_both(*given)[1:], eps, eps * total)
+
+
+def dropout_calls() -> Iterator[Call]:
+    """To the bit: the mask is a function of the seed."""
+    shapes = [(1, 1), (1, 7), (3, 8), (2, 9), (0, 5), (2, 0), (5, 33), (1, 4099), (3, 40_001)]
+    for dtype, rate, shape in product([*HALF, *FULL], (1e-9, 0.1, 0.5, 0.9, 1 - 1e-9, 1.0), shapes):
+        given = (drawn(shape, dtype), torch.randint(-(2**63), 2**63 - 1, shape[:1]), rate)
+        yield Call(given[0], lambda kernel, given=given: (kernel.forward(*given),), 0.0, 0.0)
+
+
+def cross_entropy_calls() -> Iterator[Call]:
+    for dtype, n, smoothing, wants_gradient in product(FULL, (1, 7, 64, 65, 4097), (0.0, 0.1), (True, False)):
+        scores, target = drawn((5, n), dtype, 3.0), torch.randint(n, (5,))
+
+        def in_place(
+            kernel: Any,
+            scores: Tensor = scores,
+            target: Tensor = target,
+            smoothing: float = smoothing,
+            wants_gradient: bool = wants_gradient,
+        ) -> Any:
+            rows = scores.clone()
+            losses = kernel.cross_entropy_(rows, target, smoothing, wants_gradient)
+            return (losses, rows) if wants_gradient else (losses,)
+
+        eps = torch.finfo(dtype).eps
+        yield Call(scores, in_place, 40 * eps, 40 * eps)
+        hidden, weight, bias = drawn((5, 3), dtype), drawn((n, 3), dtype), drawn((n,), dtype)
+        given = (hidden, weight, bias, target, smoothing, drawn((5,), dtype) if wants_gradient else None)
+
+        def layer(kernel: Any, given: Any = given) -> Any:
+            losses, gradients = kernel.layer_cross_entropy(*given, (True, True, True))
+            assert all((gradient is None) == (given[-1] is None) for gradient in gradients)
+            return losses, *(gradient for gradient in gradients if gradient is not None)
+
+        yield Call(hidden, layer, 40 * eps, 40 * eps)
+
+
+class Operator(NamedTuple):
+    """The backends of an operator, the calls that compare them, and its torch operators with arguments of a dtype."""
+
+    kernels: backend.Kernels[Any]
+    calls: Callable[[], Iterator[Call]]
+    rules: Callable[[torch.dtype], list[tuple[Any, tuple[Any, ...]]]]
+
+
+def entmax_rules(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    scores, alpha = drawn((3, 5), dtype), torch.tensor([1.5], dtype=wide(dtype))
+    found = [(entmax.entmax_conjugate, (scores, alpha))]
+    for mask in (None, torch.rand(5) < 0.7):
+        probs = entmax.entmax(scores, alpha, mask, alpha.dtype)
+        arguments = (probs + 1, probs, alpha, mask, dtype)
+        found += [(entmax.entmax, (scores, alpha, mask, alpha.dtype))]
+        found += [(entmax.entmax_backward, arguments), (entmax.entmax_backward_both, arguments)]
+    return found
+
+
+def plif_rules(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    grad, scores, slopes = drawn((3, 5), dtype), drawn((3, 5), dtype), torch.rand(7)
+    found = []
+    for layout in (scores, scores.T.contiguous().T):
+        arguments = (grad, layout, slopes, 2.0)
+        found += [(plif.plif, arguments[1:]), (plif.plif_backward, arguments), (plif.plif_backward_both, arguments)]
+    return found
+
+
+def dropout_rules(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    entries, seeds = drawn((3, 5), dtype), torch.randint(2**40, (3,))
+    return [(dropout.dropout, (layout, seeds, 0.5)) for layout in (entries, entries.T.contiguous().T)]
+
+
+OPERATORS = {
+    "entmax": Operator(entmax.kernels, entmax_calls, entmax_rules),
+    "plif": Operator(plif.kernels, plif_calls, plif_rules),
+    "dropout": Operator(dropout.kernels, dropout_calls, dropout_rules),
+    # Not a torch operator: only linear losses, which are, call it.
+    "cross_entropy": Operator(cross_entropy.kernels, cross_entropy_calls, lambda dtype: []),
+}
+
+
+def test_every_operator_is_here() -> None:
+    assert sorted(OPERATORS) == sorted(backend.OPERATORS)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_forward_and_backward_are_those_of_the_reference(name: str) -> None:
+    members = [member for member in BACKENDS if why_missing(*member) is None]
+    if not members:
+        pytest.skip("; ".join(f"{why_missing(*member)}" for member in BACKENDS))
+    kernels, calls, _ = OPERATORS[name]
+    for call in calls():
+        with use_backend("reference"):
+            wanted = call.run(kernels.choose(call.chosen_by))
+        for member, level in members:
+            with use_backend(member), library.use_cpu_level(level):
+                got = call.run(kernels.choose(call.chosen_by))
+            torch.testing.assert_close(
+                got,
+                wanted,
+                rtol=call.rtol,
+                atol=call.atol,
+                equal_nan=True,
+                msg=lambda difference, member=member, level=level: f"{member} {level}: {difference}",
+            )
+
+
+def why_missing(member: str, level: str) -> str | None:
+    with library.use_cpu_level(level):
+        return library.why_missing() if member == "native" else None
+
+
+@pytest.mark.parametrize("name", [name for name, operator in OPERATORS.items() if operator.rules(torch.float32)])
+def test_operators_keep_the_rules_of_torch(engine: str, name: str) -> None:
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    for dtype in (torch.float32, torch.bfloat16):
+        for operator, arguments in OPERATORS[name].rules(dtype):
+            torch.library.opcheck(operator, arguments, test_utils=checks)
