@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.installed-demo
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 BUILD_KERNELS := $(BIN)/python -P anymax/kernels/build.py
 ASAN_FOLDER := $(CURDIR)/build/asan
 # Further arguments for pip, as for another package index.
@@ -32,7 +34,13 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[demo,dev,images,plot,peers,tensorboard]"
+	@$(INSTALL) -e ".[demo,dev,images,plot,peers,tensorboard]"
+	@touch $@ $(DEMO_INSTALLED)
+
+# What the demo needs, and no tools of developers.
+$(DEMO_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "Installing anymax and what the demo needs into $(VENV); the first time takes a few minutes"
+	@$(INSTALL) -e ".[demo,plot]"
 	@touch $@
 
 # Without a compiler the torch reference serves, so `test` and `demo` go on; with one, a test fails unless the kernels load.
@@ -44,7 +52,7 @@ test: $(INSTALLED)
 coverage: $(INSTALLED)
 	$(BIN)/pytest --cov=anymax --cov-report=term:skip-covered
 
-demo: $(INSTALLED)
+demo: $(DEMO_INSTALLED)
 	@$(BUILD_KERNELS) || true
 	$(BIN)/anymax train
 
