@@ -86,7 +86,8 @@ class _Resume:
     """Continue a run where it stopped.
 
     Every setting of the run is an option too, and a changed one holds from now on: --steps, --optimizer.lr and so on.
-    `anymax resume RUN --help` lists them with the values of the run.
+    `anymax resume RUN --help` lists them with the values of the run. A run of a task of your own needs its file:
+    --from my_task.py.
 
     Args:
         run: the folder of the run.
