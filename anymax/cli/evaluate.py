@@ -29,8 +29,8 @@ _Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
 class _Evaluate:
     """Measure the model of a run: perplexity for language models, the metrics of the task for others.
 
-    A task may have further options; `anymax evaluate RUN --help` lists those of a run. A run of a task of your own needs
-    its file: --from my_task.py.
+    A task may have further options; `anymax evaluate RUN --help` lists those of a run. A run of a task of your own
+    needs its file: --from my_task.py.
 
     Args:
         run: the folder of the run.
