@@ -72,7 +72,8 @@ kernels: $(INSTALLED)
 asan: $(INSTALLED)
 	@$(BUILD_KERNELS) $(ASAN_FOLDER) -fsanitize=address -g -O1
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-		ASAN_OPTIONS=detect_leaks=0 ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels
+		ASAN_OPTIONS=detect_leaks=0 ANYMAX_KERNEL_FOLDER=$(ASAN_FOLDER) $(BIN)/pytest tests/kernels \
+		tests/contracts/test_kernel.py
 
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.fuzzed_runs --cases 10000

@@ -115,7 +115,7 @@ def per_row(value: Tensor, scores: Tensor, dim: int) -> Tensor:
 def map_last(
     function: Callable[[Tensor, Tensor | None], Tensor], scores: Tensor, mask: Tensor | None, dim: int
 ) -> Tensor:
-    """Apply a function of scores and mask along `dim`, which knows two dimensions or more and maps the last."""
+    """Apply a function along `dim` that maps the last dimension of scores with two or more, under a mask."""
     if scores.dim() == 1:
         return function(scores[None], mask)[0]
     if dim in (-1, scores.dim() - 1):

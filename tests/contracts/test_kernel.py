@@ -240,6 +240,34 @@ def why_missing(member: str, level: str) -> str | None:
         return library.why_missing() if member == "native" else None
 
 
+def test_entmax_of_a_mask_and_a_dtype_is_that_of_masked_rows_in_double_precision(engine: str) -> None:
+    for dtype, (shape, mask_shape) in product([*HALF, *FULL], MASKED):
+        scores, mask, alpha = drawn(shape, dtype, 2.0), torch.rand(mask_shape) < 0.6, torch.tensor([1.5])
+        poisoned = scores.clone()
+        poisoned.view(-1)[0] = torch.nan
+        chosen_RN = mask.expand(shape).reshape(-1, shape[-1])
+        rows_RN = scores.double().reshape(-1, shape[-1]).masked_fill(~chosen_RN, -torch.inf)
+        wanted_RN = entmax.entmax(rows_RN, alpha.double())
+        grad = drawn(shape, dtype)
+        wanted_gradient_RN = entmax.entmax_backward(grad.double().view_as(rows_RN), wanted_RN, alpha.double())
+        alpha = alpha.to(wide(dtype))
+        probs = entmax.entmax(scores, alpha, mask)
+        kept = entmax.entmax(scores, alpha, mask, alpha.dtype)
+        gradient = entmax.entmax_backward(grad, kept, alpha, mask, dtype)
+        assert (probs.dtype, kept.dtype, gradient.dtype) == (dtype, alpha.dtype, dtype)
+        eps, atol = torch.finfo(dtype).eps, 1e-9 if dtype == torch.float64 else 1e-5
+        for got, wanted in ((probs, wanted_RN), (kept, wanted_RN), (gradient, wanted_gradient_RN)):
+            torch.testing.assert_close(got.double(), wanted.reshape(shape), rtol=eps, atol=atol)
+            assert (got[~mask.expand(shape)] == 0).all()
+        # A row without an answer says nothing of the entries that are masked.
+        kept = entmax.entmax(poisoned, alpha, torch.ones_like(mask), alpha.dtype)
+        assert kept.isnan().any()
+        for is_enabled in (True, False):
+            with torch.set_grad_enabled(is_enabled):
+                gradient = entmax.entmax_backward(grad, kept, alpha, mask, dtype)
+            assert (gradient[~mask.expand(shape)] == 0).all() and gradient.isnan().any()
+
+
 @pytest.mark.parametrize("name", [name for name, operator in OPERATORS.items() if operator.rules(torch.float32)])
 def test_operators_keep_the_rules_of_torch(engine: str, name: str) -> None:
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")

@@ -164,7 +164,7 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
     }
     for (Company& company : companies) {
         if (company.count > kLanes<T> / 4) {
-            // For their alpha.
+            // The search takes the alpha of every lane from its row.
             for (int i = company.count; i < kLanes<T>; ++i) company.members[i] = company.members[company.count - 1];
             entmax_together_of(company.kind, company.members, company.count, n, scratch);
         } else {
