@@ -23,9 +23,6 @@ from anymax.models.lstm_lm import LSTMLM as LSTMLM
 from anymax.models.recurrent_state import RecurrentState as RecurrentState
 from anymax.models.semi_supervised_vae import SemiSupervisedVAE as SemiSupervisedVAE
 from anymax.models.signalling_game import SignallingGame as SignallingGame
-from anymax.models.transform_config import MonotonicNetworkConfig as MonotonicNetworkConfig
-from anymax.models.transform_config import PLIFConfig as PLIFConfig
-from anymax.models.transform_config import SigConfig as SigConfig
 from anymax.models.transformer.block import TransformerBlock as TransformerBlock
 from anymax.models.transformer.config import TransformerConfig as TransformerConfig
 from anymax.models.transformer_lm import TransformerLM as TransformerLM

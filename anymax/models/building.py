@@ -18,10 +18,9 @@ from anymax.models.language_model_config import (
 from anymax.models.layer_config import Adaptive, AdaptiveSoftmax, Characters, Full, Input, Mixture, Output
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.lstm_lm import LSTMLM
-from anymax.models.transform_config import PLIFConfig, SigConfig, Transform
 from anymax.models.transformer_lm import TransformerLM
 from anymax.regularizers import VariationalDropout
-from anymax.transforms import PLIF, MonotonicNetwork, Sig
+from anymax.transforms.config import SigConfig
 from anymax.vocabulary import (
     AdaptiveInput,
     AdaptiveOutput,
@@ -105,7 +104,7 @@ def build_output(output: Output, model_dim: int, size: int) -> OutputLayer:
             dim=output.dim,
             bias=output.bias,
             latent_dropout=_latent_dropout(output),
-            transform=_transform(output.transform),
+            transform=None if output.transform is None else output.transform.build(),
         )
     if isinstance(output, Full):
         return FullOutput(
@@ -113,7 +112,7 @@ def build_output(output: Output, model_dim: int, size: int) -> OutputLayer:
             model_dim,
             dim=output.dim,
             bias=output.bias,
-            transform=_transform(output.transform),
+            transform=None if output.transform is None else output.transform.build(),
             label_smoothing=output.label_smoothing,
         )
     return SparseOutput(
@@ -143,16 +142,6 @@ def output_rates(output: Output, layer: OutputLayer) -> dict[nn.Parameter, float
 
 def _latent_dropout(output: Mixture) -> float | nn.Module:
     return VariationalDropout(output.latent_dropout, dim=-2) if output.variational else output.latent_dropout
-
-
-def _transform(transform: Transform | None) -> nn.Module | None:
-    if transform is None:
-        return None
-    if isinstance(transform, PLIFConfig):
-        return PLIF(transform.pieces, transform.bound, random_start=transform.random_start)
-    if isinstance(transform, SigConfig):
-        return Sig(shift=transform.shift, slope=transform.slope)
-    return MonotonicNetwork(transform.hidden, bound=transform.bound, chunk=transform.chunk)
 
 
 def _draw_as_published(input: nn.Module, output: OutputLayer) -> None:

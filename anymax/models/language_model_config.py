@@ -16,7 +16,6 @@ from anymax.models.layer_config import (
     Sparse,
 )
 from anymax.models.lstm_config import LSTMConfig
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.models.transformer.config import TransformerConfig
 
 # All that a config is made of is at hand here.
@@ -32,9 +31,6 @@ __all__ = [
     "LanguageModelConfig",
     "LearnedEntmaxAttention",
     "Mixture",
-    "MonotonicNetworkConfig",
-    "PLIFConfig",
-    "SigConfig",
     "SoftmaxAttention",
     "Sparse",
     "Tie",

@@ -6,7 +6,7 @@ How many words there are is not part of it: that comes from the lexicon the mode
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal, Self, TypeVar
 
-from anymax.models.transform_config import Transform
+from anymax.transforms.config import TransformConfig
 
 # How wide tables narrower than the model are at toy size; the model is 16 wide.
 TOY_DIM = 8
@@ -91,7 +91,7 @@ class Full:
     _: KW_ONLY
     bias: bool = False
     label_smoothing: float = 0.0
-    transform: Transform | None = None
+    transform: TransformConfig | None = None
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
@@ -148,7 +148,7 @@ class Mixture:
     bias: bool = True
     latent_dropout: float = 0.0
     variational: bool = False
-    transform: Transform | None = None
+    transform: TransformConfig | None = None
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide, with few experts."""
@@ -210,5 +210,5 @@ def _toy_dim(dim: int | None, model_dim: int) -> int | None:
     return None if dim is None or dim == model_dim else TOY_DIM
 
 
-def _toy_transform(transform: Transform | None) -> Transform | None:
+def _toy_transform(transform: TransformConfig | None) -> TransformConfig | None:
     return None if transform is None else transform.toy()

@@ -6,11 +6,11 @@ were tuned for each output alone; docs/results tells what was tried.
 """
 
 from anymax.models.layer_config import Full, Mixture, Sparse
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import Adam
 from anymax.training.schedules import Cosine
 from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 
 
 def dirichlet(

@@ -11,10 +11,11 @@ of `yang.wikitext2`.
 
 from dataclasses import replace
 
-from anymax.models import Full, PLIFConfig, SigConfig
+from anymax.models import Full
 from anymax.recipes.merity import PTB_BODY, WIKITEXT2_BODY, awd_lstm
 from anymax.recipes.yang import mixture
 from anymax.training.config import RunConfig
+from anymax.transforms import PLIFConfig, SigConfig
 
 PLIF = PLIFConfig(100_000, rate=0.02 / 30.0)
 PIECEWISE = Full(bias=True, transform=PLIF)

@@ -6,12 +6,13 @@ every output.
 """
 
 from anymax.data.text import Text
-from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Mixture, PLIFConfig, SigConfig, Sparse, Tie
+from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Mixture, Sparse, Tie
 from anymax.models.layer_config import Output
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import SGD, Adam, AveragedSGD
 from anymax.training.schedules import Constant, Cosine
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.transforms import PLIFConfig, SigConfig
 
 DIM = 64
 RATE = 30.0

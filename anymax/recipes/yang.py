@@ -1,12 +1,12 @@
 """The mixture of softmaxes of Yang et al. 2018 on the AWD-LSTM, with the settings that were published with its code."""
 
 from anymax.models import AWDLSTMConfig, Mixture
-from anymax.models.transform_config import Transform
 from anymax.recipes.merity import awd_lstm
 from anymax.training.config import RunConfig
+from anymax.transforms import TransformConfig
 
 
-def mixture(num_experts: int, dim: int, transform: Transform | None = None) -> Mixture:
+def mixture(num_experts: int, dim: int, transform: TransformConfig | None = None) -> Mixture:
     """Experts as wide as the table of words, the same numbers of which are dropped at all positions of a row."""
     return Mixture(num_experts, dim=dim, latent_dropout=0.29, variational=True, transform=transform)
 

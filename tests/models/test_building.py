@@ -21,9 +21,6 @@ from anymax.models import (
     LearnedEntmaxAttention,
     LSTMConfig,
     Mixture,
-    MonotonicNetworkConfig,
-    PLIFConfig,
-    SigConfig,
     Sparse,
     Tie,
     TransformerConfig,
@@ -34,6 +31,7 @@ from anymax.models import (
 )
 from anymax.models.building import output_rates
 from anymax.regularizers import VariationalDropout
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import (
     AdaptiveInput,
     AdaptiveOutput,

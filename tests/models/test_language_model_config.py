@@ -23,14 +23,12 @@ from anymax.models import (
     LearnedEntmaxAttention,
     LSTMConfig,
     Mixture,
-    MonotonicNetworkConfig,
-    PLIFConfig,
-    SigConfig,
     Sparse,
     Tie,
     TransformerConfig,
     build_language_model,
 )
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from tests.lexicons import Made
 from tests.models.test_building import AWD, BODY, CUTS, LSTM, WORDS, config, size
 
@@ -207,7 +205,8 @@ def test_configs_are_made_without_torch() -> None:
     script = """
 import sys
 from anymax.models import Adaptive, AdaptiveSoftmax, LanguageModelConfig, Tie, TransformerConfig
-from anymax.models import AWDLSTMConfig, Fixed, Full, PLIFConfig
+from anymax.transforms import PLIFConfig
+from anymax.models import AWDLSTMConfig, Fixed, Full
 LanguageModelConfig(Adaptive((2, 5)), AdaptiveSoftmax((2, 5)), TransformerConfig(16, 1, 2, 16), Tie()).toy()
 LanguageModelConfig(Fixed(), Full(transform=PLIFConfig()), AWDLSTMConfig(), Tie()).toy()
 assert "torch" not in sys.modules

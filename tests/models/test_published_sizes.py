@@ -3,16 +3,8 @@
 import pytest
 import torch
 
-from anymax.models import (
-    AWDLSTMConfig,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    Mixture,
-    PLIFConfig,
-    Tie,
-    build_language_model,
-)
+from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Mixture, Tie, build_language_model
+from anymax.transforms import PLIFConfig
 from tests.lexicons import Made
 
 PENN, WIKITEXT_2 = 10_000, 33_278

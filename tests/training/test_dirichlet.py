@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from anymax.models import Full, Mixture, Sparse
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.training import Adam, Cosine, Dirichlet, Ranks, RunConfig, as_plain, open_run, resume, run_config, train
 from anymax.training.tasks.dirichlet.task import DirichletTask
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from tests.training.differences import differences
 from tests.training.toys import StoppingAt
 
