@@ -11,13 +11,6 @@ from anymax.models.language_model_config import LanguageModelConfig as LanguageM
 from anymax.models.language_model_config import LearnedEntmaxAttention as LearnedEntmaxAttention
 from anymax.models.language_model_config import SoftmaxAttention as SoftmaxAttention
 from anymax.models.language_model_config import Tie as Tie
-from anymax.models.layer_config import Adaptive as Adaptive
-from anymax.models.layer_config import AdaptiveSoftmax as AdaptiveSoftmax
-from anymax.models.layer_config import Characters as Characters
-from anymax.models.layer_config import Fixed as Fixed
-from anymax.models.layer_config import Full as Full
-from anymax.models.layer_config import Mixture as Mixture
-from anymax.models.layer_config import Sparse as Sparse
 from anymax.models.lstm_config import LSTMConfig as LSTMConfig
 from anymax.models.lstm_lm import LSTMLM as LSTMLM
 from anymax.models.recurrent_state import RecurrentState as RecurrentState

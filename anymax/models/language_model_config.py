@@ -4,38 +4,18 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from anymax.models.awd_lstm_config import AWDLSTMConfig
-from anymax.models.layer_config import (
-    Adaptive,
-    AdaptiveSoftmax,
-    Characters,
-    Fixed,
-    Full,
-    Input,
-    Mixture,
-    Output,
-    Sparse,
-)
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.transformer.config import TransformerConfig
-
-# All that a config is made of is at hand here.
-__all__ = [
-    "AWDLSTMConfig",
-    "Adaptive",
-    "AdaptiveSoftmax",
-    "Characters",
-    "EntmaxAttention",
-    "Fixed",
-    "Full",
-    "LSTMConfig",
-    "LanguageModelConfig",
-    "LearnedEntmaxAttention",
-    "Mixture",
-    "SoftmaxAttention",
-    "Sparse",
-    "Tie",
-    "TransformerConfig",
-]
+from anymax.vocabulary.config import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    InputConfig,
+    MixtureOutputConfig,
+    OutputConfig,
+    SparseOutputConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +88,8 @@ class LanguageModelConfig:
         mapping: what attention turns scores into probabilities with.
     """
 
-    input: Input
-    output: Output
+    input: InputConfig
+    output: OutputConfig
     body: Body
     tie: Tie | None = None
     mapping: AttentionMapping = field(default_factory=SoftmaxAttention)
@@ -138,21 +118,21 @@ class LanguageModelConfig:
         )
 
 
-def _check_tie(input: Input, output: Output, body: Body, tie: Tie) -> None:
-    if isinstance(input, Adaptive) and isinstance(output, AdaptiveSoftmax):
+def _check_tie(input: InputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
+    if isinstance(input, AdaptiveInputConfig) and isinstance(output, AdaptiveOutputConfig):
         _check_same_bands(input, output)
         _check_head(output, body, tie)
-    elif isinstance(input, Fixed) and not isinstance(output, AdaptiveSoftmax):
+    elif isinstance(input, FixedInputConfig) and not isinstance(output, AdaptiveOutputConfig):
         _check_projections(input, output, body, tie)
     else:
         raise ValueError(
-            "tie must join Adaptive with AdaptiveSoftmax, or Fixed with another output, got "
+            "tie must join AdaptiveInputConfig with AdaptiveOutputConfig, or FixedInputConfig with another output, got "
             f"{type(input).__name__} with {type(output).__name__}; leave tie out"
         )
     _check_widths(input, output, body, tie)
 
 
-def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
+def _check_same_bands(input: AdaptiveInputConfig, output: AdaptiveOutputConfig) -> None:
     for name in ("cutoffs", "shares", "factor"):
         ours, theirs = getattr(input, name), getattr(output, name)
         if ours != theirs:
@@ -162,7 +142,7 @@ def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
             )
 
 
-def _check_head(output: AdaptiveSoftmax, body: Body, tie: Tie) -> None:
+def _check_head(output: AdaptiveOutputConfig, body: Body, tie: Tie) -> None:
     if tie.head and output.head_projection is False:
         raise ValueError("tie.head must be False for an output with head_projection=False, got True")
     if tie.head and output.head_projection is None and output.dim in (None, body.output_dim):
@@ -172,7 +152,9 @@ def _check_head(output: AdaptiveSoftmax, body: Body, tie: Tie) -> None:
         )
 
 
-def _check_projections(input: Fixed, output: Full | Mixture | Sparse, body: Body, tie: Tie) -> None:
+def _check_projections(
+    input: FixedInputConfig, output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig, body: Body, tie: Tie
+) -> None:
     if tie.head:
         raise ValueError(f"tie.head must be False for {type(output).__name__}, which has no head, got True")
     if not tie.projections:
@@ -180,16 +162,16 @@ def _check_projections(input: Fixed, output: Full | Mixture | Sparse, body: Body
     without = [
         type(layer).__name__
         for layer, width in ((input, body.input_dim), (output, body.output_dim))
-        if layer.dim in (None, width) or isinstance(layer, Mixture)
+        if layer.dim in (None, width) or isinstance(layer, MixtureOutputConfig)
     ]
     if without:
         raise ValueError(
             f"tie.projections must be False where a layer has no projection, got True and {' and '.join(without)} "
-            "without; Fixed, Full and Sparse have one if their dim differs from the width of the model"
+            "without; fixed inputs, full and sparse outputs have one if their dim differs from the width of the model"
         )
 
 
-def _check_widths(input: Fixed | Adaptive, output: Output, body: Body, tie: Tie) -> None:
+def _check_widths(input: FixedInputConfig | AdaptiveInputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
     """What is one parameter must have one shape: as wide as the tables, and a projection as long as the model."""
     ours = body.input_dim if input.dim is None else input.dim
     theirs = body.output_dim if output.dim is None else output.dim

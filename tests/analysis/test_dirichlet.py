@@ -24,19 +24,19 @@ from anymax.analysis.dirichlet import (
 )
 from anymax.analysis.dirichlet_report import figure, interval, page, t_quantile
 from anymax.data.dirichlet import draw_log_targets
-from anymax.models import Full, Sparse
 from anymax.models.free_contexts import circle
 from anymax.training import Adam, Cosine, Dirichlet, RunConfig
 from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
+from anymax.vocabulary import FullOutputConfig, SparseOutputConfig
 
 STEPS = 3
 
 
-def recipe(output: Full | Sparse) -> RunConfig:
+def recipe(output: FullOutputConfig | SparseOutputConfig) -> RunConfig:
     return RunConfig(Dirichlet(12, 8, 2, 0.1, output), Adam(0.1), Cosine(), steps=STEPS)
 
 
-RECIPES = {"linear": recipe(Full()), "sparse": recipe(Sparse())}
+RECIPES = {"linear": recipe(FullOutputConfig()), "sparse": recipe(SparseOutputConfig())}
 
 
 def planned(folder: Path, **changes: object) -> list[Run]:

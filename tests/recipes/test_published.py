@@ -135,7 +135,7 @@ def test_billion_word_models_are_trained_as_the_paper_says(name: str) -> None:
 def test_tails_are_dropped_on_wikitext_alone_but_where_a_name_says_so() -> None:
     for name in ROWS:
         output = find(name)().task.model.output
-        if type(output).__name__ == "AdaptiveSoftmax":
+        if type(output).__name__ == "AdaptiveOutputConfig":
             dropped = name.startswith("wikitext103") and not name.endswith("no_tail_dropout")
             assert output.tail_dropout == (0.2 if dropped else 0.0)
             assert output.softmax_input_dropout == (0.2 if name.endswith("fairseq") else 0.0)
