@@ -12,8 +12,17 @@ import torch
 
 from anymax.data.image_config import ImageSet
 from anymax.data.images import Images
-from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
-from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
+from anymax.latent import (
+    DenseMarginalConfig,
+    GumbelConfig,
+    IndependentConfig,
+    NVILConfig,
+    ScoreFunctionConfig,
+    SparseMapConfig,
+    SparseMarginalConfig,
+    SumAndSampleConfig,
+    TopKSparsemaxConfig,
+)
 from anymax.recipes import choices, find, names
 from anymax.training import Adam, Constant, Ranks, as_plain, run_config, train
 from anymax.training.tasks.bit_vectors.config import BitVectors
@@ -124,18 +133,18 @@ def test_models_have_the_size_of_the_paper(name: str, monkeypatch: pytest.Monkey
 def estimator_of(choice: str, rate: float) -> object:
     """What a choice stands for, where relaxed samples get colder at a rate."""
     return {
-        "sparse": SparseSum(),
-        "sparsemap": SparseSum(),
-        "budget": SparseSum(),
-        "topk": SparseSum(),
-        "dense": DenseSum(),
-        "sfe": Score("average"),
-        "sfe_success": Score("average"),
-        "sfe_plus": Score("sample"),
-        "nvil": LearnedBaseline(512),
-        "gumbel": Relaxed(rate, floor=0.5, every=1000),
-        "st_gumbel": Relaxed(rate, floor=0.5, every=1000, hard=True),
-        "sum_and_sample": SumSample(1),
+        "sparse": SparseMarginalConfig(),
+        "sparsemap": SparseMarginalConfig(),
+        "budget": SparseMarginalConfig(),
+        "topk": SparseMarginalConfig(),
+        "dense": DenseMarginalConfig(),
+        "sfe": ScoreFunctionConfig("average"),
+        "sfe_success": ScoreFunctionConfig("average"),
+        "sfe_plus": ScoreFunctionConfig("sample"),
+        "nvil": NVILConfig(512),
+        "gumbel": GumbelConfig(rate, floor=0.5, every=1000),
+        "st_gumbel": GumbelConfig(rate, floor=0.5, every=1000, hard=True),
+        "sum_and_sample": SumAndSampleConfig(1),
     }[choice]
 
 
@@ -178,7 +187,7 @@ def test_games_are_trained_as_published(choice: str):
     assert task.distinct == "labels" and not task.centred and task.images.path is not None
     assert task.mapping == ("sparsemax" if choice == "sparse" else "softmax")
     # Nothing is published for this one, and with no baseline it ends in one message for all.
-    averaged = SumSample(1, baseline="average")
+    averaged = SumAndSampleConfig(1, baseline="average")
     assert task.estimator == (averaged if choice == "sum_and_sample" else estimator_of(choice, 1e-5))
     assert task.pick == (task.estimator if choice in ("sfe_success", "sfe_plus") else None)
 
@@ -214,8 +223,12 @@ def test_codes_are_trained_as_published(name: str, num_bits: int, choice: str):
     assert (config.epochs, task.num_bits, task.images.num_valid(60_000)) == (100, num_bits, 5000)
     assert task.batch_size == (16 if is_long and choice in ("sparsemap", "budget") else 64)
     assert task.estimator == estimator_of(choice, CODES[choice][2 + is_long])
-    mappings = {"sparsemap": SparseMapBits(), "budget": SparseMapBits(num_bits // 2), "topk": TopKBits(10)}
-    assert task.mapping == mappings.get(choice, IndependentBits())
+    mappings = {
+        "sparsemap": SparseMapConfig(),
+        "budget": SparseMapConfig(num_bits // 2),
+        "topk": TopKSparsemaxConfig(10),
+    }
+    assert task.mapping == mappings.get(choice, IndependentConfig())
 
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if "_quick" in name])
