@@ -6,10 +6,7 @@ from anymax.models.generation import generate as generate
 from anymax.models.language_model import LanguageModel as LanguageModel
 from anymax.models.language_model import fsdp_groups as fsdp_groups
 from anymax.models.language_model import learned_alphas as learned_alphas
-from anymax.models.language_model_config import EntmaxAttention as EntmaxAttention
 from anymax.models.language_model_config import LanguageModelConfig as LanguageModelConfig
-from anymax.models.language_model_config import LearnedEntmaxAttention as LearnedEntmaxAttention
-from anymax.models.language_model_config import SoftmaxAttention as SoftmaxAttention
 from anymax.models.language_model_config import Tie as Tie
 from anymax.models.lstm_config import LSTMConfig as LSTMConfig
 from anymax.models.lstm_lm import LSTMLM as LSTMLM

@@ -1,20 +1,13 @@
 """From the config of a language model to the model, for the words of a lexicon."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 from torch import nn
 
-from anymax.attention.multi_head import Mapping
-from anymax.mappings import Entmax, LearnedEntmax
 from anymax.models.awd_lstm import AWDLSTM
 from anymax.models.awd_lstm_config import AWDLSTMConfig
-from anymax.models.language_model_config import (
-    AttentionMapping,
-    EntmaxAttention,
-    LanguageModelConfig,
-    SoftmaxAttention,
-)
+from anymax.models.language_model_config import LanguageModelConfig
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.lstm_lm import LSTMLM
 from anymax.models.transformer.config import TransformerConfig
@@ -43,7 +36,7 @@ def build_language_model(config: LanguageModelConfig, lexicon: Words) -> Transfo
         tie_(input, output, tables=config.tie.tables, projections=config.tie.projections, head=config.tie.head)
     match config.body:
         case TransformerConfig() as body:
-            return TransformerLM(input, output, body, mapping=_mapping(config.mapping, body.num_heads))
+            return TransformerLM(input, output, body, mapping=partial(config.mapping.build, body.num_heads))
         case LSTMConfig() as body:
             return LSTMLM(input, output, body)
         case AWDLSTMConfig() as body:
@@ -82,13 +75,3 @@ def _draw_as_published(input: nn.Module, output: OutputLayer) -> None:
         nn.init.uniform_(input.table, -TABLE_BOUND, TABLE_BOUND)
     if isinstance(output, TableOutput) and not (isinstance(input, FixedInput) and output.table is input.table):
         nn.init.uniform_(output.table, -TABLE_BOUND, TABLE_BOUND)
-
-
-def _mapping(mapping: AttentionMapping, num_heads: int) -> Callable[[], Mapping] | None:
-    if isinstance(mapping, SoftmaxAttention):
-        return None
-    if isinstance(mapping, EntmaxAttention):
-        alpha = mapping.alpha
-        return lambda: Entmax(alpha)
-    initial = mapping.initial
-    return lambda: LearnedEntmax(shape=(num_heads, 1, 1), initial=initial)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from anymax.attention.config import AttentionMappingConfig, SoftmaxConfig
 from anymax.models.awd_lstm_config import AWDLSTMConfig
 from anymax.models.lstm_config import LSTMConfig
 from anymax.models.transformer.config import TransformerConfig
@@ -37,43 +38,7 @@ class Tie:
             raise ValueError("tie must share something, got tables, projections and head all False; use no tie instead")
 
 
-@dataclass(frozen=True)
-class SoftmaxAttention:
-    """Softmax decides where heads look."""
-
-
-@dataclass(frozen=True)
-class EntmaxAttention:
-    """Entmax decides where heads look, with one alpha for all.
-
-    Args:
-        alpha: at least 1; 1 is softmax, 2 is sparsemax.
-    """
-
-    alpha: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not self.alpha >= 1:
-            raise ValueError(f"alpha must be at least 1, got {self.alpha}; 1 is softmax, 2 is sparsemax")
-
-
-@dataclass(frozen=True)
-class LearnedEntmaxAttention:
-    """Entmax decides where heads look, and every head of every block learns its alpha between 1 and 2.
-
-    Args:
-        initial: the alpha that all start from; by default each starts from its own, drawn at random.
-    """
-
-    initial: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.initial is not None and not 1 < self.initial < 2:
-            raise ValueError(f"initial must lie strictly between 1 and 2, got {self.initial}")
-
-
 Body = TransformerConfig | LSTMConfig | AWDLSTMConfig
-AttentionMapping = SoftmaxAttention | EntmaxAttention | LearnedEntmaxAttention
 
 
 @dataclass(frozen=True)
@@ -92,12 +57,12 @@ class LanguageModelConfig:
     output: OutputConfig
     body: Body
     tie: Tie | None = None
-    mapping: AttentionMapping = field(default_factory=SoftmaxAttention)
+    mapping: AttentionMappingConfig = field(default_factory=SoftmaxConfig)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.body, TransformerConfig) and not isinstance(self.mapping, SoftmaxAttention):
+        if not isinstance(self.body, TransformerConfig) and not isinstance(self.mapping, SoftmaxConfig):
             raise ValueError(
-                f"mapping must stay SoftmaxAttention() for an LSTM, which has no attention, got {self.mapping}; "
+                f"mapping must stay SoftmaxConfig() for an LSTM, which has no attention, got {self.mapping}; "
                 "leave it out or take a Transformer"
             )
         if self.tie is not None:

@@ -4,9 +4,9 @@ The choices of Baevski and Auli 2019 for input and output, each an eighth as wid
 models, rotary positions and RMS norms, which learn faster. How the numbers were found is told in docs/results.
 """
 
+from anymax.attention import AttentionMappingConfig, SoftmaxConfig
 from anymax.data.text import BPE, Text, Words
-from anymax.models import LanguageModelConfig, SoftmaxAttention, Tie, TransformerConfig
-from anymax.models.language_model_config import AttentionMapping
+from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optimizers import AdamW
 from anymax.training.schedules import Cosine
@@ -50,14 +50,14 @@ def small(
     epochs: float,
     tie: Tie | None = None,
     units: Words | BPE = WORDS,
-    mapping: AttentionMapping | None = None,
+    mapping: AttentionMappingConfig | None = None,
 ) -> RunConfig:
     """A decoder of three blocks and how it is trained on a named corpus.
 
     Args:
         mapping: what decides where heads look; by default softmax.
     """
-    model = LanguageModelConfig(input, output, BODY, tie, SoftmaxAttention() if mapping is None else mapping)
+    model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
         LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
         AdamW(6e-3, betas=(0.9, 0.98), weight_decay=0.01),

@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 import anymax
+from anymax.attention import EntmaxConfig, LearnedEntmaxConfig
 from anymax.models import (
     AWDLSTM,
     LSTMLM,
     AWDLSTMConfig,
-    EntmaxAttention,
     LanguageModelConfig,
-    LearnedEntmaxAttention,
     LSTMConfig,
     Tie,
     TransformerConfig,
@@ -246,17 +245,17 @@ def test_what_is_tied_is_one_parameter_and_one_group(name: str) -> None:
 
 
 def test_alphas_of_heads_are_told_by_layer_and_head() -> None:
-    model = build_language_model(config(mapping=LearnedEntmaxAttention()), WORDS)
+    model = build_language_model(config(mapping=LearnedEntmaxConfig()), WORDS)
     alphas = learned_alphas(model)
     assert list(alphas) == [f"alpha/layer_{i}/head_{j}" for i in range(3) for j in range(2)]
     assert alphas["alpha/layer_2/head_1"] == model.blocks[2].attention.mapping.alpha[1].item()
     assert all(1 < alpha < 2 for alpha in alphas.values()) and len(set(alphas.values())) == 6
-    begun = build_language_model(config(mapping=LearnedEntmaxAttention(1.2)), WORDS)
+    begun = build_language_model(config(mapping=LearnedEntmaxConfig(1.2)), WORDS)
     assert list(learned_alphas(begun).values()) == pytest.approx([1.2] * 6)
 
 
 def test_a_fixed_mapping_learns_no_alpha() -> None:
-    model = build_language_model(config(mapping=EntmaxAttention(1.7)), WORDS)
+    model = build_language_model(config(mapping=EntmaxConfig(1.7)), WORDS)
     assert [block.attention.mapping.alpha for block in model.blocks] == [1.7] * 3
     assert learned_alphas(model) == learned_alphas(build_language_model(config(body=LSTM), WORDS)) == {}
     assert build_language_model(config(), WORDS).blocks[0].attention.mapping is None

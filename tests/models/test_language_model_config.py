@@ -11,16 +11,8 @@ import tyro
 from torch import nn
 
 import anymax
-from anymax.models import (
-    AWDLSTMConfig,
-    EntmaxAttention,
-    LanguageModelConfig,
-    LearnedEntmaxAttention,
-    LSTMConfig,
-    Tie,
-    TransformerConfig,
-    build_language_model,
-)
+from anymax.attention import EntmaxConfig, LearnedEntmaxConfig
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, LSTMConfig, Tie, TransformerConfig, build_language_model
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import (
     AdaptiveInputConfig,
@@ -114,11 +106,11 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
         (lambda: AdaptiveInputConfig(shares=(0.5, 0.2)), r"shares must rise and lie between 0 and 1, got \(0.5, 0.2\)"),
         (lambda: AdaptiveInputConfig(shares=(0.5, 1.0)), "shares must rise and lie between 0 and 1"),
         (lambda: Tie(False), "tie must share something"),
-        (lambda: EntmaxAttention(0.5), "alpha must be at least 1, got 0.5"),
-        (lambda: LearnedEntmaxAttention(2.0), "initial must lie strictly between 1 and 2, got 2.0"),
+        (lambda: EntmaxConfig(0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: LearnedEntmaxConfig(2.0), "initial must lie strictly between 1 and 2, got 2.0"),
         (
-            lambda: config(body=LSTM, mapping=EntmaxAttention()),
-            r"mapping must stay SoftmaxAttention\(\) for an LSTM, which has no attention",
+            lambda: config(body=LSTM, mapping=EntmaxConfig()),
+            r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
         ),
         (
             lambda: config(CharacterInputConfig(), AdaptiveOutputConfig(CUTS), tie=Tie()),
@@ -177,8 +169,8 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
             "where the body reads and gives vectors of different widths, got 8 and 16; share the tables alone",
         ),
         (
-            lambda: config(body=AWD, mapping=EntmaxAttention()),
-            r"mapping must stay SoftmaxAttention\(\) for an LSTM, which has no attention",
+            lambda: config(body=AWD, mapping=EntmaxConfig()),
+            r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
         ),
         (lambda: PLIFConfig(0), "pieces must be at least 1, got 0"),
         (lambda: PLIFConfig(bound=0.0), "bound must be a positive finite number, got 0.0"),
@@ -199,7 +191,7 @@ def test_every_field_can_be_set_from_the_command_line() -> None:
         AdaptiveInputConfig(CUTS),
         AdaptiveOutputConfig(CUTS),
         tie=Tie(projections=True),
-        mapping=LearnedEntmaxAttention(),
+        mapping=LearnedEntmaxConfig(),
     )
     words = "--body.num-layers 4 --input.cutoffs 5 7 --output.cutoffs 5 7 --tie.no-projections --mapping.initial 1.5"
     changed = tyro.cli(LanguageModelConfig, default=given, args=words.split(), config=(tyro.conf.AvoidSubcommands,))
@@ -208,7 +200,7 @@ def test_every_field_can_be_set_from_the_command_line() -> None:
         AdaptiveOutputConfig((5, 7)),
         replace(BODY, num_layers=4),
         tie=Tie(),
-        mapping=LearnedEntmaxAttention(1.5),
+        mapping=LearnedEntmaxConfig(1.5),
     )
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anymax.attention import LearnedEntmaxConfig
 from anymax.data import Lexicon
-from anymax.models import LearnedEntmaxAttention, build_language_model, learned_alphas
+from anymax.models import build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
 from anymax.training.config import LanguageModeling, RunConfig, run_config
 from anymax.training.optimizers import Adam
@@ -76,7 +77,7 @@ def test_the_outputs_of_the_dirichlet_experiment_differ_in_the_output_and_its_ra
 
 def test_learned_alphas_are_those_of_all_heads() -> None:
     run = sotu.adaptive_tied_entmax()
-    assert isinstance(run.task.model.mapping, LearnedEntmaxAttention)
+    assert isinstance(run.task.model.mapping, LearnedEntmaxConfig)
     with torch.device("meta"):
         model = build_language_model(run.task.model, Lexicon.from_counts({f"word{i}": 1 for i in range(20_000)}))
     assert all(block.attention.mapping is not None for block in model.blocks)
