@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 
+import anymax
 from anymax.training import (
     Adagrad,
     AdamW,
@@ -22,7 +23,7 @@ from anymax.training import (
     from_plain,
     run_config,
 )
-from anymax.training.folder import changes, read_config, write_config
+from anymax.training.folder import CONFIG_FORMAT, changes, read_config, read_plain_config, write_config
 from tests.training.toys import Toy, toy_config
 
 
@@ -137,6 +138,31 @@ def test_a_run_config_comes_back_from_its_folder(tmp_path: Path):
         read_config(tmp_path / "elsewhere")
 
 
+def test_a_config_of_another_format_is_refused_by_its_number(tmp_path: Path):
+    write_config(tmp_path, toy_config())
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    assert values.pop("format") == CONFIG_FORMAT
+    for given, told in (
+        ({}, "none"),
+        ({"format": None}, "none"),
+        ({"format": CONFIG_FORMAT - 1}, CONFIG_FORMAT - 1),
+        ({"format": CONFIG_FORMAT + 1}, CONFIG_FORMAT + 1),
+        ({"format": True}, True),
+        ({"format": float(CONFIG_FORMAT)}, float(CONFIG_FORMAT)),
+        ({"format": "new\nline"}, r"'new\nline'"),
+    ):
+        # What stands in the rest is not looked at: old names must not be told as mistakes.
+        file.write_text(json.dumps({**given, **values, "optimizer": {"kind": "Renamed"}}))
+        for read in (read_config, read_plain_config):
+            with pytest.raises(ValueError) as caught:
+                read(tmp_path)
+            assert str(caught.value) == (
+                f"{file} must have format {CONFIG_FORMAT}, which this anymax {anymax.__version__} reads, got {told}; "
+                "train anew, or use the anymax that wrote it"
+            )
+
+
 @pytest.mark.parametrize("every", ["epoch", 3, None])
 def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     config = toy_config(
@@ -147,7 +173,7 @@ def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     )
     write_config(tmp_path, config)
     assert read_config(tmp_path, [Toy]) == config
-    values = json.loads((tmp_path / "config.json").read_text())
+    values = read_plain_config(tmp_path)
     with pytest.raises(ValueError, match=r"evaluate_every must be one of a whole number, 'epoch', null, got 'year'"):
         run_config({**values, "evaluate_every": "year"}, [Toy])
 
