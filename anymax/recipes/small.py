@@ -32,10 +32,8 @@ NARROW_IN = FixedInputConfig(MODEL_DIM // 4)
 CHARACTERS_IN = CharacterInputConfig(16, ((1, 16), (2, 32), (3, 48), (4, 64), (5, 64), (6, 64), (7, 64)))
 # Tails of a quarter and a sixteenth would be too narrow here.
 SHARES, FACTOR = (0.12, 0.36), 2
-ADAPTIVE_IN, ADAPTIVE_OUT = (
-    AdaptiveInputConfig(shares=SHARES, factor=FACTOR),
-    AdaptiveOutputConfig(shares=SHARES, factor=FACTOR),
-)
+ADAPTIVE_IN = AdaptiveInputConfig(shares=SHARES, factor=FACTOR)
+ADAPTIVE_OUT = AdaptiveOutputConfig(shares=SHARES, factor=FACTOR)
 PIECE_IN, PIECE_OUT = FixedInputConfig(), FullOutputConfig()
 
 WORDS = Words()
