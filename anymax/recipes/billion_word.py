@@ -13,7 +13,7 @@ too.
 from anymax.data.text import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Nesterov
+from anymax.training.optimizers import NesterovConfig
 from anymax.training.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModeling, Sentences
 from anymax.vocabulary import (
@@ -59,7 +59,7 @@ def transformer(
             Sentences(tokens),
             evaluation=Evaluation(windows="single"),
         ),
-        Nesterov(1.0, momentum=0.99),
+        NesterovConfig(1.0, momentum=0.99),
         CosineCycles(16_000, period=137_000, growth=2.0, shrink=0.6, minimum=1e-5, warmup_from=1e-7),
         steps=STEPS,
         clip=0.1,

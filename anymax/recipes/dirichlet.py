@@ -6,7 +6,7 @@ were tuned for each output alone; docs/results tells what was tried.
 """
 
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.schedules import Cosine
 from anymax.training.tasks.dirichlet.config import Dirichlet
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
@@ -24,7 +24,7 @@ def dirichlet(
     """An output and how it is trained: whole batches, Adam, a rate that falls to zero."""
     return RunConfig(
         Dirichlet(500, 200, dim, concentration, output),
-        Adam(lr),
+        AdamConfig(lr),
         Cosine(),
         steps=steps,
         log_every=100,

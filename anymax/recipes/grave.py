@@ -7,7 +7,7 @@ takes those that were published with the code. For other text give a path and cu
 from anymax.data.text import Text
 from anymax.models import LanguageModelConfig, LSTMConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adagrad
+from anymax.training.optimizers import AdagradConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModeling
 from anymax.vocabulary import AdaptiveOutputConfig, FixedInputConfig, FullOutputConfig, OutputConfig
@@ -21,7 +21,7 @@ def lstm(corpus: str, output: OutputConfig) -> RunConfig:
             LanguageModelConfig(FixedInputConfig(), output, LSTMConfig(input_dim=256, hidden_dim=512)),
             Contiguous(batch_size=128, block=20),
         ),
-        Adagrad(0.1, weight_decay=1e-6),
+        AdagradConfig(0.1, weight_decay=1e-6),
         Constant(),
         epochs=5,
         clip=1.0,

@@ -25,7 +25,7 @@ from anymax.latent import (
     TopKSparsemaxConfig,
 )
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
@@ -103,7 +103,7 @@ def ssvae(estimator: Classes = "sparse") -> RunConfig:
     found, lr = CLASSES[estimator]
     return RunConfig(
         SemiSupervised(MNIST, found, "sparsemax" if estimator == "sparse" else "softmax", warm_rate=WARM_LR / lr),
-        Adam(lr, weight_decay=1e-5),
+        AdamConfig(lr, weight_decay=1e-5),
         Constant(),
         epochs=300.0,
         evaluate_every=7040,
@@ -117,7 +117,7 @@ def ssvae_quick(estimator: Classes = "sparse") -> RunConfig:
     published = ssvae(estimator)
     assert isinstance(published.task, SemiSupervised)
     task = replace(published.task, images=ImageSet(), num_labelled=129, warm_epochs=50, warm_rate=1.0)
-    return replace(published, task=task, optimizer=Adam(1e-3), epochs=150.0, evaluate_every=380)
+    return replace(published, task=task, optimizer=AdamConfig(1e-3), epochs=150.0, evaluate_every=380)
 
 
 def signalling(estimator: Messages = "sparse") -> RunConfig:
@@ -131,7 +131,7 @@ def signalling(estimator: Messages = "sparse") -> RunConfig:
     lr, entropy, scale = CLOTHES[estimator]
     images = ImageSet("fashion-mnist", valid=10_000)
     task = replace(published.task, images=images, distinct="images", centred=True, entropy=entropy, scale=scale)
-    return replace(published, task=task, optimizer=Adam(lr))
+    return replace(published, task=task, optimizer=AdamConfig(lr))
 
 
 def signalling_features(estimator: Messages = "sparse") -> RunConfig:
@@ -149,7 +149,7 @@ def signalling_features(estimator: Messages = "sparse") -> RunConfig:
             pick=BY_SUCCESS.get(estimator),
             entropy=entropy,
         ),
-        Adam(lr),
+        AdamConfig(lr),
         Constant(),
         epochs=500.0,
         evaluate_every=2500,
@@ -192,7 +192,7 @@ def _code(
         BitVectors(
             ImageSet("fashion-mnist", valid=5_000), num_bits, estimator, mapping, batch_size=batch_size, measured=1000
         ),
-        Adam(lr),
+        AdamConfig(lr),
         Constant(),
         epochs=100.0,
         evaluate_every="epoch",

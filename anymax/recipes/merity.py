@@ -10,7 +10,7 @@ from dataclasses import replace
 from anymax.data.text import Text
 from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig
@@ -43,7 +43,7 @@ def awd_lstm(
             # Ten rows while training; `anymax evaluate --rows 1` is exact.
             evaluation=Evaluation(rows=10),
         ),
-        AveragedSGD(lr, weight_decay=WEIGHT_DECAY),
+        AveragedSGDConfig(lr, weight_decay=WEIGHT_DECAY),
         Constant(),
         epochs=epochs,
         clip=0.25,
@@ -58,12 +58,12 @@ def ptb() -> RunConfig:
 
 def ptb_sgd() -> RunConfig:
     """The same without averaging: 66.3 valid and 63.7 test perplexity published."""
-    return replace(ptb(), optimizer=SGD(30.0, weight_decay=WEIGHT_DECAY))
+    return replace(ptb(), optimizer=SGDConfig(30.0, weight_decay=WEIGHT_DECAY))
 
 
 def ptb_adam() -> RunConfig:
     """The same with Adam, which the paper finds worse than SGD for words."""
-    return replace(ptb(), optimizer=Adam(1e-3, weight_decay=WEIGHT_DECAY))
+    return replace(ptb(), optimizer=AdamConfig(1e-3, weight_decay=WEIGHT_DECAY))
 
 
 def wikitext2() -> RunConfig:

@@ -8,7 +8,7 @@ from anymax.attention import AttentionMappingConfig, SoftmaxConfig
 from anymax.data.text import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamW
+from anymax.training.optimizers import AdamWConfig
 from anymax.training.schedules import Cosine
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 from anymax.vocabulary import (
@@ -58,7 +58,7 @@ def small(
     model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
         LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
-        AdamW(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        AdamWConfig(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),
         epochs=epochs,
         clip=1.0,

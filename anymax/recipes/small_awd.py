@@ -8,7 +8,7 @@ every output.
 from anymax.data.text import Text
 from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.schedules import Constant, Cosine
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 from anymax.transforms import PLIFConfig, SigConfig
@@ -30,9 +30,9 @@ BODY = AWDLSTMConfig(
 )
 LENGTHS = RandomLengths()
 WARM = Cosine(0.05)
-QUICK = Adam(1e-2, weight_decay=DECAY)
-PLAIN = SGD(RATE, weight_decay=DECAY)
-AVERAGED = AveragedSGD(RATE, weight_decay=DECAY)
+QUICK = AdamConfig(1e-2, weight_decay=DECAY)
+PLAIN = SGDConfig(RATE, weight_decay=DECAY)
+AVERAGED = AveragedSGDConfig(RATE, weight_decay=DECAY)
 
 LINEAR = FullOutputConfig(bias=True)
 # One piece is a line: the scores times what is learned for all of them.
@@ -55,7 +55,7 @@ def small_awd(
     epochs: float,
     body: AWDLSTMConfig = BODY,
     lengths: RandomLengths | None = LENGTHS,
-    optimizer: AveragedSGD | SGD | Adam = QUICK,
+    optimizer: AveragedSGDConfig | SGDConfig | AdamConfig = QUICK,
     schedule: Constant | Cosine = WARM,
 ) -> RunConfig:
     """A tied AWD-LSTM of two layers and how it is trained on a named corpus.

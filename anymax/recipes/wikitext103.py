@@ -20,7 +20,7 @@ from dataclasses import replace
 from anymax.data.text import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Nesterov
+from anymax.training.optimizers import NesterovConfig
 from anymax.training.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 from anymax.vocabulary import (
@@ -67,7 +67,7 @@ def transformer(
             Blocks(block, batch_size),
             evaluation=Evaluation(block, context, windows="sentences", first_window="stride"),
         ),
-        Nesterov(1.0, momentum=0.99),
+        NesterovConfig(1.0, momentum=0.99),
         CosineCycles(16_000, period=18_000, growth=2.0, shrink=0.75, minimum=1e-5, warmup_from=1e-7),
         steps=STEPS,
         accumulate=accumulate,

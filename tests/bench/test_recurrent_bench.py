@@ -22,7 +22,7 @@ from anymax.models import AWDLSTM, LSTMConfig
 from anymax.models.awd_lstm_config import DROPOUTS
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.optimizers import AveragedSGDConfig, SGDConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,7 +120,7 @@ def test_the_whole_bench_measures_the_recipes():
     for config in (settings.network, settings.mixture, recurrent_settings.quick().network):
         body = body_of(config)
         assert all(getattr(body, name) > 0 for name in (*DROPOUTS, "activation", "temporal_activation"))
-        assert isinstance(config.optimizer, AveragedSGD) and config.clip == 0.25
+        assert isinstance(config.optimizer, AveragedSGDConfig) and config.clip == 0.25
 
 
 def test_the_quick_bench_has_narrow_models_that_can_be_built():
@@ -192,7 +192,7 @@ def test_medians_of_parts_are_taken_one_by_one():
 
 
 def test_averages_are_held_from_the_first_step_on():
-    averaging, bare = ours(), ours(replace(NETWORK, optimizer=SGD(1.0)))
+    averaging, bare = ours(), ours(replace(NETWORK, optimizer=SGDConfig(1.0)))
     for trainee in (averaging, bare):
         trainee()
     num_bytes = 4 * sum(parameter.numel() for parameter in bare.model.parameters())

@@ -24,7 +24,7 @@ from anymax.latent import (
     TopKSparsemaxConfig,
 )
 from anymax.recipes import choices, find, names
-from anymax.training import Adam, Constant, Ranks, as_plain, run_config, train
+from anymax.training import AdamConfig, Constant, Ranks, as_plain, run_config, train
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
 from anymax.training.tasks.signalling.config import Signalling
@@ -155,7 +155,7 @@ CLASS_RATES = {"sparse": 5e-4, "sfe": 1e-4, "sfe_plus": 1e-4}
 def test_classification_is_trained_as_published(choice: str):
     config = find(f"latent.ssvae.{choice}")()
     task, lr = config.task, CLASS_RATES.get(choice, 1e-3)
-    assert (config.optimizer, config.schedule) == (Adam(lr, weight_decay=1e-5), Constant())
+    assert (config.optimizer, config.schedule) == (AdamConfig(lr, weight_decay=1e-5), Constant())
     assert (config.epochs, task.warm_epochs) == (300, 100) and lr * task.warm_rate == pytest.approx(1e-3)
     assert (task.images.name, task.images.num_valid(60_000)) == ("mnist", 10_000)
     assert (task.num_labelled, task.batch_size, task.entropy) == (5000, 64, 1.0)
@@ -181,7 +181,7 @@ MESSAGES = {
 def test_games_are_trained_as_published(choice: str):
     config = find(f"latent.signalling_features.{choice}")()
     task, (lr, entropy) = config.task, MESSAGES[choice]
-    assert (config.optimizer, config.schedule) == (Adam(lr), Constant()) and config.optimizer.weight_decay == 0
+    assert (config.optimizer, config.schedule) == (AdamConfig(lr), Constant()) and config.optimizer.weight_decay == 0
     assert config.epochs * task.num_batches == 50_000 and (task.batch_size, task.entropy) == (64, entropy)
     assert (task.num_messages, task.num_candidates, task.dim, task.num_units, task.scale) == (256, 16, 256, 512, 10.0)
     assert task.distinct == "labels" and not task.centred and task.images.path is not None
@@ -219,7 +219,7 @@ CODES = {
 def test_codes_are_trained_as_published(name: str, num_bits: int, choice: str):
     config, is_long = find(f"latent.{name}.{choice}")(), num_bits == 128
     task = config.task
-    assert (config.optimizer, config.schedule) == (Adam(CODES[choice][is_long]), Constant())
+    assert (config.optimizer, config.schedule) == (AdamConfig(CODES[choice][is_long]), Constant())
     assert (config.epochs, task.num_bits, task.images.num_valid(60_000)) == (100, num_bits, 5000)
     assert task.batch_size == (16 if is_long and choice in ("sparsemap", "budget") else 64)
     assert task.estimator == estimator_of(choice, CODES[choice][2 + is_long])

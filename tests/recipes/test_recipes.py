@@ -13,7 +13,7 @@ from anymax.data import Lexicon
 from anymax.models import build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
 from anymax.training.config import LanguageModeling, RunConfig, run_config
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.plain import as_plain
 from anymax.vocabulary import FullOutputConfig
 
@@ -71,7 +71,7 @@ def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() 
 def test_the_outputs_of_the_dirichlet_experiment_differ_in_the_output_and_its_rate_alone() -> None:
     runs = [find(name)() for name in names() if name.startswith("dirichlet.")]
     assert len({repr(run.task.output) for run in runs}) == len(runs) == 7
-    same = [replace(run, task=replace(run.task, output=FullOutputConfig()), optimizer=Adam(1.0)) for run in runs]
+    same = [replace(run, task=replace(run.task, output=FullOutputConfig()), optimizer=AdamConfig(1.0)) for run in runs]
     assert all(run == same[0] for run in same)
 
 

@@ -20,7 +20,7 @@ from anymax.latent import (
     SumAndSampleConfig,
     TopKSparsemaxConfig,
 )
-from anymax.training import Adam, Constant, Ranks, RunConfig
+from anymax.training import AdamConfig, Constant, Ranks, RunConfig
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.image_task import ImageTask
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
@@ -62,7 +62,7 @@ def build(config: ImageConfig, ranks: Ranks | None = None, seed: int = 1) -> Ima
 
 
 def run(config: ImageConfig, steps: int, lr: float = 1e-2, **changes: object) -> RunConfig:
-    return RunConfig(config, Adam(lr), Constant(), steps=steps, threads=1, device="cpu", **changes)
+    return RunConfig(config, AdamConfig(lr), Constant(), steps=steps, threads=1, device="cpu", **changes)
 
 
 def black_or_white(task: ImageTask) -> None:

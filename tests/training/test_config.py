@@ -12,10 +12,10 @@ import pytest
 
 import anymax
 from anymax.training import (
-    Adagrad,
-    AdamW,
+    AdagradConfig,
+    AdamWConfig,
     AtEpoch,
-    AveragedSGD,
+    AveragedSGDConfig,
     Constant,
     CosineCycles,
     NonMonotone,
@@ -128,7 +128,7 @@ def test_what_a_class_refuses_is_told_with_its_place():
 
 
 def test_a_run_config_comes_back_from_its_folder(tmp_path: Path):
-    config = toy_config(optimizer=Adagrad(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
+    config = toy_config(optimizer=AdagradConfig(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
     write_config(tmp_path, config)
     assert read_config(tmp_path, [Toy]) == config
     (tmp_path / "config.json").write_text('{"task": ')
@@ -166,7 +166,7 @@ def test_a_config_of_another_format_is_refused_by_its_number(tmp_path: Path):
 @pytest.mark.parametrize("every", ["epoch", 3, None])
 def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     config = toy_config(
-        optimizer=AveragedSGD(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
+        optimizer=AveragedSGDConfig(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
         evaluate_every=every,
         start=Path("runs/first"),
         stop=None if every is None else NonMonotone(4),
@@ -186,12 +186,12 @@ def test_steps_are_added_up_over_epochs_of_different_lengths():
 
 
 def test_a_toy_averages_from_its_first_step_and_begins_by_itself():
-    toy = toy_config(optimizer=AveragedSGD(0.1, decay=0.1), start=Path("first")).toy()
-    assert toy.optimizer == AveragedSGD(0.1, decay=0.1, begin=AtEpoch(0)) and toy.start is None
+    toy = toy_config(optimizer=AveragedSGDConfig(0.1, decay=0.1), start=Path("first")).toy()
+    assert toy.optimizer == AveragedSGDConfig(0.1, decay=0.1, begin=AtEpoch(0)) and toy.start is None
 
 
 def test_changes_between_configs_are_listed_by_place():
-    before, after = toy_config(), toy_config(steps=9, optimizer=AdamW(0.01))
+    before, after = toy_config(), toy_config(steps=9, optimizer=AdamWConfig(0.01))
     assert list(changes(as_plain(before), as_plain(after))) == ["optimizer.lr 0.05 -> 0.01", "steps 7 -> 9"]
 
 
@@ -213,7 +213,7 @@ def test_changes_between_configs_are_listed_by_place():
             r"evaluate_every must be given for stop NonMonotone\(window=3\), which waits for evaluations, got None",
         ),
         (
-            {"evaluate_every": None, "optimizer": AveragedSGD(0.1)},
+            {"evaluate_every": None, "optimizer": AveragedSGDConfig(0.1)},
             r"evaluate_every must be given for optimizer.begin NonMonotone\(window=5\)",
         ),
         ({"threads": 0}, "threads must be at least 1"),
@@ -250,7 +250,8 @@ def test_a_toy_has_the_recipe_and_a_handful_of_steps():
 def test_configs_are_made_without_torch():
     script = (
         "import sys\n"
-        "from anymax.training import AdamW, Cosine, LanguageModeling, RunConfig, as_plain, from_plain, read_config\n"
+        "from anymax.training import AdamWConfig, Cosine, LanguageModeling, RunConfig\n"
+        "from anymax.training import as_plain, from_plain, read_config\n"
         "assert 'torch' not in sys.modules, 'imported torch'\n"
     )
     result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)

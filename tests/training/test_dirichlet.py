@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.training import Adam, Cosine, Dirichlet, Ranks, RunConfig, as_plain, open_run, resume, run_config, train
+from anymax.training import (
+    AdamConfig,
+    Cosine,
+    Dirichlet,
+    Ranks,
+    RunConfig,
+    as_plain,
+    open_run,
+    resume,
+    run_config,
+    train,
+)
 from anymax.training.tasks.dirichlet.task import DirichletTask
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
@@ -36,7 +47,7 @@ def experiment(
 
 
 def run(task: Dirichlet, steps: int = 40, lr: float = 0.1, **changes: object) -> RunConfig:
-    return RunConfig(task, Adam(lr), Cosine(), steps=steps, threads=1, device="cpu", **changes)
+    return RunConfig(task, AdamConfig(lr), Cosine(), steps=steps, threads=1, device="cpu", **changes)
 
 
 def measure(task: DirichletTask) -> dict[str, float]:

@@ -20,7 +20,7 @@ from anymax.latent import (
     SumAndSampleConfig,
     TopKSparsemaxConfig,
 )
-from anymax.training import Adam, Ranks, as_plain, resume, run_config, train
+from anymax.training import AdamConfig, Ranks, as_plain, resume, run_config, train
 from anymax.training.tasks.image_task import ImageTask
 from tests.training.differences import differences
 from tests.training.image_toys import (
@@ -130,7 +130,7 @@ def test_training_does_better_than_guessing(name: str, metric: str, low: float, 
 
 def test_a_learned_baseline_waits_for_its_turn_as_it_is(tmp_path: Path):
     task = replace(DRAWN["classes by nvil"], warm_epochs=100)
-    config = replace(run(task, 4), optimizer=Adam(1e-2, weight_decay=0.1))
+    config = replace(run(task, 4), optimizer=AdamConfig(1e-2, weight_decay=0.1))
     train(config, tmp_path / "run")
     before, after = untrained(config, tmp_path).model.state_dict(), weights(tmp_path / "run", 4)
     changed = {name.partition(".")[0] for name in after if not torch.equal(before[name], after[name])}
