@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -29,7 +30,20 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         setattr(sys.modules[package], name, value)
         return value
 
+    sys.modules[package].__class__ = _Package
     return load, lambda: sorted(home_of), sorted(name for name, home in home_of.items() if home != package)
+
+
+class _Package(ModuleType):
+    """A package in which a public name may also be the name of a file, as the function `plif` of `plif.py`.
+
+    Importing a file sets it as an attribute of its package, where it would hide the public name.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_hiding = isinstance(value, ModuleType) and name in self.__all__
+        if not is_hiding:
+            super().__setattr__(name, value)
 
 
 def read_stub(stub: Path) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Multi-head attention in which any mapping can stand where softmax stands, positions, and caches for decoding."""
+"""Multi-head attention in which any mapping can stand where softmax stands, positions, and caches for decoding.
 
-from anymax.attention.cache import CrossAttentionCache, KeyValueCache
-from anymax.attention.multi_head import MultiHeadAttention, expand_key_mask
-from anymax.attention.positions import rotate, sinusoids
+Names are loaded when first used, so that a config can be made without importing torch.
+"""
 
-__all__ = ["CrossAttentionCache", "KeyValueCache", "MultiHeadAttention", "expand_key_mask", "rotate", "sinusoids"]
+from anymax import lazy
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -19,8 +19,9 @@ from anymax.bench.steps import compare_steps
 from anymax.bench.timing import Budget, Run
 from anymax.bench.trainee import Pair
 from anymax.data import Lexicon
-from anymax.models import AWDLSTM, Mixture, build_language_model
+from anymax.models import AWDLSTM, build_language_model
 from anymax.training.config import RunConfig
+from anymax.vocabulary import MixtureOutputConfig
 
 Announce = Callable[[str], None]
 NUM_BATCHES = 4
@@ -81,7 +82,7 @@ def _notes(settings: Settings) -> Iterator[str]:
 
 def _jobs(settings: Settings) -> Iterator[tuple[str, Callable[[str], list[Comparison]]]]:
     output = settings.mixture.language_modeling().model.output
-    assert isinstance(output, Mixture)
+    assert isinstance(output, MixtureOutputConfig)
     # Before the lengths, so that of those only the block has been met.
     yield "A step with all regularizers against plain torch", lambda job: [_against_plain(job, settings)]
     yield "Steps of drawn lengths", lambda job: _lengths(job, settings)

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field, replace
 
 from anymax.bench.timing import Budget
 from anymax.data.contiguous import draw_lengths
-from anymax.models import AWDLSTMConfig, Mixture
+from anymax.models import AWDLSTMConfig
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
 from anymax.training.tasks.language_modeling.config import Contiguous
+from anymax.vocabulary import MixtureOutputConfig
 
 JOB_BUDGET = Budget(seconds=40.0, rounds=15, least=3)
 
@@ -100,7 +101,7 @@ def _smaller(config: RunConfig) -> RunConfig:
     model = task.model
     dims = {name: getattr(body, name) // 4 for name in ("input_dim", "hidden_dim", "output_dim")}
     output = model.output
-    if isinstance(output, Mixture):
+    if isinstance(output, MixtureOutputConfig):
         output = replace(output, num_experts=5, dim=dims["input_dim"])
     batching = replace(batching, batch_size=batching.batch_size // 2, block=batching.block // 2)
     model = replace(model, body=replace(body, **dims), output=output)

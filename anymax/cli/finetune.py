@@ -21,7 +21,7 @@ from anymax.cli.train import (
     train_in,
 )
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.optimizers import AveragedSGDConfig, SGDConfig
 from anymax.training.plain import with_absolute_paths
 from anymax.training.triggers import AtEpoch, NonMonotone
 
@@ -87,20 +87,20 @@ def second_stage(run: Path, options: Sequence[str]) -> RunConfig:
 
 def _until(config: RunConfig) -> NonMonotone:
     """The criterion that the first stage switched by, or the published one."""
-    begin = config.optimizer.begin if isinstance(config.optimizer, AveragedSGD) else None
+    begin = config.optimizer.begin if isinstance(config.optimizer, AveragedSGDConfig) else None
     return begin if isinstance(begin, NonMonotone) else NonMonotone()
 
 
-def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedSGD:
+def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedSGDConfig:
     before = config.optimizer
-    if isinstance(before, AveragedSGD):
+    if isinstance(before, AveragedSGDConfig):
         return replace(before, begin=AtEpoch(0))
-    if isinstance(before, SGD):
-        return AveragedSGD(before.lr, weight_decay=before.weight_decay, begin=AtEpoch(0))
+    if isinstance(before, SGDConfig):
+        return AveragedSGDConfig(before.lr, weight_decay=before.weight_decay, begin=AtEpoch(0))
     if not any(word.partition("=")[0] in ("--optimizer.lr", *HELP) for word in options):
         command = shlex.join(["anymax", "finetune", str(run), "--optimizer.lr", "1"])
         raise ValueError(
             f"optimizer.lr must be given where a run was trained with {type(before).__name__}, whose rate means "
             f"something else than that of SGD; write {command}, or what suits it"
         )
-    return AveragedSGD(before.lr, begin=AtEpoch(0))
+    return AveragedSGDConfig(before.lr, begin=AtEpoch(0))

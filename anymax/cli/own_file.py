@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamW
+from anymax.training.optimizers import AdamWConfig
 from anymax.training.schedules import Constant
 from anymax.training.task_config import TaskConfig
 
@@ -52,7 +52,7 @@ def find(recipe: str) -> Callable[[], RunConfig]:
     def build() -> RunConfig:
         made = found() if callable(found) else found
         if isinstance(made, TaskConfig):
-            made = RunConfig(made, AdamW(LR), Constant(), steps=STEPS)
+            made = RunConfig(made, AdamWConfig(LR), Constant(), steps=STEPS)
         if not isinstance(made, RunConfig):
             raise ValueError(f"{recipe} must give a RunConfig or a TaskConfig, got {type(made).__name__}")
         return made

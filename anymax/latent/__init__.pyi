@@ -4,6 +4,17 @@ from anymax.latent.bit_mappings import SparseMap as SparseMap
 from anymax.latent.bit_mappings import TopKSparsemax as TopKSparsemax
 from anymax.latent.bit_vector import BitVector as BitVector
 from anymax.latent.choice import Choice as Choice
+from anymax.latent.config import BitMappingConfig as BitMappingConfig
+from anymax.latent.config import DenseMarginalConfig as DenseMarginalConfig
+from anymax.latent.config import EstimatorConfig as EstimatorConfig
+from anymax.latent.config import GumbelConfig as GumbelConfig
+from anymax.latent.config import IndependentConfig as IndependentConfig
+from anymax.latent.config import NVILConfig as NVILConfig
+from anymax.latent.config import ScoreFunctionConfig as ScoreFunctionConfig
+from anymax.latent.config import SparseMapConfig as SparseMapConfig
+from anymax.latent.config import SparseMarginalConfig as SparseMarginalConfig
+from anymax.latent.config import SumAndSampleConfig as SumAndSampleConfig
+from anymax.latent.config import TopKSparsemaxConfig as TopKSparsemaxConfig
 from anymax.latent.estimate import Estimate as Estimate
 from anymax.latent.estimate import Estimator as Estimator
 from anymax.latent.estimate import LossGiven as LossGiven

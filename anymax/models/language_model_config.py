@@ -3,43 +3,20 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from anymax.attention.config import AttentionMappingConfig, SoftmaxConfig
 from anymax.models.awd_lstm_config import AWDLSTMConfig
-from anymax.models.layer_config import (
-    Adaptive,
-    AdaptiveSoftmax,
-    Characters,
-    Fixed,
-    Full,
-    Input,
-    Mixture,
-    Output,
-    Sparse,
-)
 from anymax.models.lstm_config import LSTMConfig
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.models.transformer.config import TransformerConfig
-
-# All that a config is made of is at hand here.
-__all__ = [
-    "AWDLSTMConfig",
-    "Adaptive",
-    "AdaptiveSoftmax",
-    "Characters",
-    "EntmaxAttention",
-    "Fixed",
-    "Full",
-    "LSTMConfig",
-    "LanguageModelConfig",
-    "LearnedEntmaxAttention",
-    "Mixture",
-    "MonotonicNetworkConfig",
-    "PLIFConfig",
-    "SigConfig",
-    "SoftmaxAttention",
-    "Sparse",
-    "Tie",
-    "TransformerConfig",
-]
+from anymax.vocabulary.config import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    InputConfig,
+    MixtureOutputConfig,
+    OutputConfig,
+    SparseOutputConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -61,43 +38,7 @@ class Tie:
             raise ValueError("tie must share something, got tables, projections and head all False; use no tie instead")
 
 
-@dataclass(frozen=True)
-class SoftmaxAttention:
-    """Softmax decides where heads look."""
-
-
-@dataclass(frozen=True)
-class EntmaxAttention:
-    """Entmax decides where heads look, with one alpha for all.
-
-    Args:
-        alpha: at least 1; 1 is softmax, 2 is sparsemax.
-    """
-
-    alpha: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not self.alpha >= 1:
-            raise ValueError(f"alpha must be at least 1, got {self.alpha}; 1 is softmax, 2 is sparsemax")
-
-
-@dataclass(frozen=True)
-class LearnedEntmaxAttention:
-    """Entmax decides where heads look, and every head of every block learns its alpha between 1 and 2.
-
-    Args:
-        initial: the alpha that all start from; by default each starts from its own, drawn at random.
-    """
-
-    initial: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.initial is not None and not 1 < self.initial < 2:
-            raise ValueError(f"initial must lie strictly between 1 and 2, got {self.initial}")
-
-
 Body = TransformerConfig | LSTMConfig | AWDLSTMConfig
-AttentionMapping = SoftmaxAttention | EntmaxAttention | LearnedEntmaxAttention
 
 
 @dataclass(frozen=True)
@@ -112,16 +53,16 @@ class LanguageModelConfig:
         mapping: what attention turns scores into probabilities with.
     """
 
-    input: Input
-    output: Output
+    input: InputConfig
+    output: OutputConfig
     body: Body
     tie: Tie | None = None
-    mapping: AttentionMapping = field(default_factory=SoftmaxAttention)
+    mapping: AttentionMappingConfig = field(default_factory=SoftmaxConfig)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.body, TransformerConfig) and not isinstance(self.mapping, SoftmaxAttention):
+        if not isinstance(self.body, TransformerConfig) and not isinstance(self.mapping, SoftmaxConfig):
             raise ValueError(
-                f"mapping must stay SoftmaxAttention() for an LSTM, which has no attention, got {self.mapping}; "
+                f"mapping must stay SoftmaxConfig() for an LSTM, which has no attention, got {self.mapping}; "
                 "leave it out or take a Transformer"
             )
         if self.tie is not None:
@@ -142,21 +83,21 @@ class LanguageModelConfig:
         )
 
 
-def _check_tie(input: Input, output: Output, body: Body, tie: Tie) -> None:
-    if isinstance(input, Adaptive) and isinstance(output, AdaptiveSoftmax):
+def _check_tie(input: InputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
+    if isinstance(input, AdaptiveInputConfig) and isinstance(output, AdaptiveOutputConfig):
         _check_same_bands(input, output)
         _check_head(output, body, tie)
-    elif isinstance(input, Fixed) and not isinstance(output, AdaptiveSoftmax):
+    elif isinstance(input, FixedInputConfig) and not isinstance(output, AdaptiveOutputConfig):
         _check_projections(input, output, body, tie)
     else:
         raise ValueError(
-            "tie must join Adaptive with AdaptiveSoftmax, or Fixed with another output, got "
+            "tie must join AdaptiveInputConfig with AdaptiveOutputConfig, or FixedInputConfig with another output, got "
             f"{type(input).__name__} with {type(output).__name__}; leave tie out"
         )
     _check_widths(input, output, body, tie)
 
 
-def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
+def _check_same_bands(input: AdaptiveInputConfig, output: AdaptiveOutputConfig) -> None:
     for name in ("cutoffs", "shares", "factor"):
         ours, theirs = getattr(input, name), getattr(output, name)
         if ours != theirs:
@@ -166,7 +107,7 @@ def _check_same_bands(input: Adaptive, output: AdaptiveSoftmax) -> None:
             )
 
 
-def _check_head(output: AdaptiveSoftmax, body: Body, tie: Tie) -> None:
+def _check_head(output: AdaptiveOutputConfig, body: Body, tie: Tie) -> None:
     if tie.head and output.head_projection is False:
         raise ValueError("tie.head must be False for an output with head_projection=False, got True")
     if tie.head and output.head_projection is None and output.dim in (None, body.output_dim):
@@ -176,7 +117,9 @@ def _check_head(output: AdaptiveSoftmax, body: Body, tie: Tie) -> None:
         )
 
 
-def _check_projections(input: Fixed, output: Full | Mixture | Sparse, body: Body, tie: Tie) -> None:
+def _check_projections(
+    input: FixedInputConfig, output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig, body: Body, tie: Tie
+) -> None:
     if tie.head:
         raise ValueError(f"tie.head must be False for {type(output).__name__}, which has no head, got True")
     if not tie.projections:
@@ -184,16 +127,16 @@ def _check_projections(input: Fixed, output: Full | Mixture | Sparse, body: Body
     without = [
         type(layer).__name__
         for layer, width in ((input, body.input_dim), (output, body.output_dim))
-        if layer.dim in (None, width) or isinstance(layer, Mixture)
+        if layer.dim in (None, width) or isinstance(layer, MixtureOutputConfig)
     ]
     if without:
         raise ValueError(
             f"tie.projections must be False where a layer has no projection, got True and {' and '.join(without)} "
-            "without; Fixed, Full and Sparse have one if their dim differs from the width of the model"
+            "without; fixed inputs, full and sparse outputs have one if their dim differs from the width of the model"
         )
 
 
-def _check_widths(input: Fixed | Adaptive, output: Output, body: Body, tie: Tie) -> None:
+def _check_widths(input: FixedInputConfig | AdaptiveInputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
     """What is one parameter must have one shape: as wide as the tables, and a projection as long as the model."""
     ours = body.input_dim if input.dim is None else input.dim
     theirs = body.output_dim if output.dim is None else output.dim

@@ -29,7 +29,7 @@ class TransformerLM(LanguageModel):
         config: sizes, dropout rates and choices.
         mapping: called once for every block, makes the mapping of its attention:
             `lambda: anymax.LearnedEntmax(shape=(num_heads, 1, 1))` learns an alpha for every head of every block. By
-            default softmax.
+            default, or where it gives None, softmax.
 
     Baevski and Auli 2019.
     """
@@ -42,7 +42,7 @@ class TransformerLM(LanguageModel):
         output: OutputLayer,
         config: TransformerConfig,
         *,
-        mapping: Callable[[], Mapping] | None = None,
+        mapping: Callable[[], Mapping | None] | None = None,
     ) -> None:
         super().__init__()
         check_output(output, "model_dim", config.model_dim)

@@ -11,21 +11,20 @@ too.
 """
 
 from anymax.data.text import BPE, Text, Words
-from anymax.models import (
-    Adaptive,
-    AdaptiveSoftmax,
-    Characters,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    Tie,
-    TransformerConfig,
-)
-from anymax.models.layer_config import Input, Output
+from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Nesterov
+from anymax.training.optimizers import NesterovConfig
 from anymax.training.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModeling, Sentences
+from anymax.vocabulary import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    CharacterInputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    InputConfig,
+    OutputConfig,
+)
 
 # The paper prints sizes of bands: 60K, 100K and 640K words.
 BANDS = (60_000, 160_000)
@@ -37,8 +36,8 @@ STEPS = 975_000
 
 
 def transformer(
-    input: Input,
-    output: Output,
+    input: InputConfig,
+    output: OutputConfig,
     *,
     tie: Tie | None = None,
     units: Words | BPE = WORDS,
@@ -60,7 +59,7 @@ def transformer(
             Sentences(tokens),
             evaluation=Evaluation(windows="single"),
         ),
-        Nesterov(1.0, momentum=0.99),
+        NesterovConfig(1.0, momentum=0.99),
         CosineCycles(16_000, period=137_000, growth=2.0, shrink=0.6, minimum=1e-5, warmup_from=1e-7),
         steps=STEPS,
         clip=0.1,
@@ -73,42 +72,42 @@ def transformer(
 
 def bpe_tied() -> RunConfig:
     """Pieces of words in and out, one table for both (BPE-T): 234.7M parameters, 27.51 test perplexity published."""
-    return transformer(Fixed(), Full(), tie=Tie(), units=PIECES)
+    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=PIECES)
 
 
 def bpe() -> RunConfig:
     """Pieces of words in and out (BPE): 267.8M parameters, 27.13 test perplexity published."""
-    return transformer(Fixed(), Full(), units=PIECES)
+    return transformer(FixedInputConfig(), FullOutputConfig(), units=PIECES)
 
 
 def adaptive_softmax() -> RunConfig:
     """A table of width 256 in, an adaptive softmax out (ASM): 532.8M parameters, 27.06 test perplexity published."""
-    return transformer(Fixed(256), AdaptiveSoftmax(BANDS))
+    return transformer(FixedInputConfig(256), AdaptiveOutputConfig(BANDS))
 
 
 def character_cnn() -> RunConfig:
     """Characters in, an adaptive softmax out (CNN): 365.8M parameters, 26.25 test perplexity published."""
-    return transformer(Characters(num_highways=2), AdaptiveSoftmax(BANDS))
+    return transformer(CharacterInputConfig(num_highways=2), AdaptiveOutputConfig(BANDS))
 
 
 def adaptive() -> RunConfig:
     """Adaptive input and output, nothing shared (ADP): 458.4M parameters, 26.49 test perplexity published."""
-    return transformer(Adaptive(BANDS), AdaptiveSoftmax(BANDS))
+    return transformer(AdaptiveInputConfig(BANDS), AdaptiveOutputConfig(BANDS))
 
 
 def adaptive_tied() -> RunConfig:
     """Adaptive input and output, tables shared (ADP-T): 330.8M parameters, 25.58 test perplexity published."""
-    return transformer(Adaptive(BANDS), AdaptiveSoftmax(BANDS), tie=Tie())
+    return transformer(AdaptiveInputConfig(BANDS), AdaptiveOutputConfig(BANDS), tie=Tie())
 
 
 def character_cnn_large_batch() -> RunConfig:
     """CNN with 131,072 tokens per step: 366M parameters, 25.88 test perplexity published."""
-    return transformer(Characters(num_highways=2), AdaptiveSoftmax(BANDS), tokens=131_072)
+    return transformer(CharacterInputConfig(num_highways=2), AdaptiveOutputConfig(BANDS), tokens=131_072)
 
 
 def adaptive_tied_large_batch() -> RunConfig:
     """ADP-T with 131,072 tokens per step: 331M parameters, 25.22 test perplexity published."""
-    return transformer(Adaptive(BANDS), AdaptiveSoftmax(BANDS), tie=Tie(), tokens=131_072)
+    return transformer(AdaptiveInputConfig(BANDS), AdaptiveOutputConfig(BANDS), tie=Tie(), tokens=131_072)
 
 
 def large() -> RunConfig:
@@ -116,14 +115,16 @@ def large() -> RunConfig:
 
     That is Table 1's figure; the paper's text has 24.14.
     """
-    return transformer(Adaptive(BANDS), AdaptiveSoftmax(BANDS), tie=Tie(), ffn_dim=6144, num_layers=20, tokens=131_072)
+    return transformer(
+        AdaptiveInputConfig(BANDS), AdaptiveOutputConfig(BANDS), tie=Tie(), ffn_dim=6144, num_layers=20, tokens=131_072
+    )
 
 
 def very_large() -> RunConfig:
     """ADP-T of 24 blocks 1536 wide, with 131,072 tokens per step: 1026M parameters, 23.02 test perplexity published."""
     return transformer(
-        Adaptive(BANDS),
-        AdaptiveSoftmax(BANDS),
+        AdaptiveInputConfig(BANDS),
+        AdaptiveOutputConfig(BANDS),
         tie=Tie(),
         model_dim=1536,
         ffn_dim=8192,

@@ -5,21 +5,26 @@ seconds: at 8 dimensions a linear softmax misses modes that others find, with en
 were tuned for each output alone; docs/results tells what was tried.
 """
 
-from anymax.models.layer_config import Full, Mixture, Sparse
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.schedules import Cosine
 from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
+from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
 
 def dirichlet(
-    output: Full | Mixture | Sparse, *, lr: float, steps: int = 1000, dim: int = 8, concentration: float = 0.01
+    output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig,
+    *,
+    lr: float,
+    steps: int = 1000,
+    dim: int = 8,
+    concentration: float = 0.01,
 ) -> RunConfig:
     """An output and how it is trained: whole batches, Adam, a rate that falls to zero."""
     return RunConfig(
         Dirichlet(500, 200, dim, concentration, output),
-        Adam(lr),
+        AdamConfig(lr),
         Cosine(),
         steps=steps,
         log_every=100,
@@ -29,34 +34,34 @@ def dirichlet(
 
 def linear() -> RunConfig:
     """Dirichlet experiment: softmax of products, whose log-probabilities have rank d + 1."""
-    return dirichlet(Full(), lr=0.3)
+    return dirichlet(FullOutputConfig(), lr=0.3)
 
 
 def scaled() -> RunConfig:
     """Dirichlet experiment: softmax of products times one learned number, PLIF of one piece."""
-    return dirichlet(Full(transform=PLIFConfig(1, rate=0.2)), lr=0.3)
+    return dirichlet(FullOutputConfig(transform=PLIFConfig(1, rate=0.2)), lr=0.3)
 
 
 def sigsoftmax() -> RunConfig:
     """Dirichlet experiment: sig-softmax, whose scores have one fixed knee."""
-    return dirichlet(Full(transform=SigConfig()), lr=0.3)
+    return dirichlet(FullOutputConfig(transform=SigConfig()), lr=0.3)
 
 
 def plif() -> RunConfig:
     """Dirichlet experiment: softmax of a learned piecewise linear increasing function of the scores."""
-    return dirichlet(Full(transform=PLIFConfig(1_000, rate=0.2)), lr=0.1)
+    return dirichlet(FullOutputConfig(transform=PLIFConfig(1_000, rate=0.2)), lr=0.1)
 
 
 def monotone() -> RunConfig:
     """Dirichlet experiment: softmax of a learned increasing network of the scores, 8 sigmoids and a line."""
-    return dirichlet(Full(transform=MonotonicNetworkConfig(8, bound=5.0, chunk=8)), lr=0.1)
+    return dirichlet(FullOutputConfig(transform=MonotonicNetworkConfig(8, bound=5.0, chunk=8)), lr=0.1)
 
 
 def mixture() -> RunConfig:
     """Dirichlet experiment: a mixture of five softmaxes, their latents and prior computed from the context's vector."""
-    return dirichlet(Mixture(5, bias=False), lr=0.1)
+    return dirichlet(MixtureOutputConfig(5, bias=False), lr=0.1)
 
 
 def sparse() -> RunConfig:
     """Dirichlet experiment: entmax with alpha 1.5 and its own loss, which gives most words no probability."""
-    return dirichlet(Sparse(1.5), lr=0.2)
+    return dirichlet(SparseOutputConfig(1.5), lr=0.2)

@@ -11,13 +11,14 @@ of `yang.wikitext2`.
 
 from dataclasses import replace
 
-from anymax.models import Full, PLIFConfig, SigConfig
 from anymax.recipes.merity import PTB_BODY, WIKITEXT2_BODY, awd_lstm
 from anymax.recipes.yang import mixture
 from anymax.training.config import RunConfig
+from anymax.transforms import PLIFConfig, SigConfig
+from anymax.vocabulary import FullOutputConfig
 
 PLIF = PLIFConfig(100_000, rate=0.02 / 30.0)
-PIECEWISE = Full(bias=True, transform=PLIF)
+PIECEWISE = FullOutputConfig(bias=True, transform=PLIF)
 
 
 def ptb_plif() -> RunConfig:
@@ -30,7 +31,7 @@ def ptb_plif() -> RunConfig:
 
 def ptb_sigsoftmax() -> RunConfig:
     """Sig-softmax on the Penn Treebank: 57.75 test published; 57.05 with averages from epoch 200 and a rate of 20."""
-    return awd_lstm("ptb", PTB_BODY, Full(bias=True, transform=SigConfig()), batch_size=20, epochs=500)
+    return awd_lstm("ptb", PTB_BODY, FullOutputConfig(bias=True, transform=SigConfig()), batch_size=20, epochs=500)
 
 
 def ptb_mixture() -> RunConfig:

@@ -5,23 +5,23 @@ takes those that were published with the code. For other text give a path and cu
 """
 
 from anymax.data.text import Text
-from anymax.models import AdaptiveSoftmax, Fixed, Full, LanguageModelConfig, LSTMConfig
-from anymax.models.layer_config import Output
+from anymax.models import LanguageModelConfig, LSTMConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adagrad
+from anymax.training.optimizers import AdagradConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModeling
+from anymax.vocabulary import AdaptiveOutputConfig, FixedInputConfig, FullOutputConfig, OutputConfig
 
 
-def lstm(corpus: str, output: Output) -> RunConfig:
+def lstm(corpus: str, output: OutputConfig) -> RunConfig:
     """One layer of 512, read in steps of 20 words and trained for five epochs."""
     return RunConfig(
         LanguageModeling(
             Text(corpus),
-            LanguageModelConfig(Fixed(), output, LSTMConfig(input_dim=256, hidden_dim=512)),
+            LanguageModelConfig(FixedInputConfig(), output, LSTMConfig(input_dim=256, hidden_dim=512)),
             Contiguous(batch_size=128, block=20),
         ),
-        Adagrad(0.1, weight_decay=1e-6),
+        AdagradConfig(0.1, weight_decay=1e-6),
         Constant(),
         epochs=5,
         clip=1.0,
@@ -30,19 +30,19 @@ def lstm(corpus: str, output: Output) -> RunConfig:
 
 def full() -> RunConfig:
     """An LSTM with a full softmax on WikiText-2; on text8, 144 test perplexity in 83 minutes published."""
-    return lstm("wikitext-2", Full())
+    return lstm("wikitext-2", FullOutputConfig())
 
 
 def adaptive() -> RunConfig:
     """An LSTM with an adaptive softmax on WikiText-2; on text8, 147 test perplexity in 14 minutes published."""
-    return lstm("wikitext-2", AdaptiveSoftmax((2_000, 10_000)))
+    return lstm("wikitext-2", AdaptiveOutputConfig((2_000, 10_000)))
 
 
 def ptb_full() -> RunConfig:
     """An LSTM with a full softmax on the Penn Treebank."""
-    return lstm("ptb", Full())
+    return lstm("ptb", FullOutputConfig())
 
 
 def ptb_adaptive() -> RunConfig:
     """An LSTM with an adaptive softmax on the Penn Treebank."""
-    return lstm("ptb", AdaptiveSoftmax((2_000,)))
+    return lstm("ptb", AdaptiveOutputConfig((2_000,)))

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Literal
 
 from anymax.data.image_config import ImageSet
-from anymax.models.bit_mapping_config import BitMappingConfig, IndependentBits, SparseMapBits, TopKBits
-from anymax.models.estimator_config import (
-    DenseSum,
+from anymax.latent import (
+    BitMappingConfig,
+    DenseMarginalConfig,
     EstimatorConfig,
-    LearnedBaseline,
-    Relaxed,
-    Score,
-    SparseSum,
-    SumSample,
+    GumbelConfig,
+    IndependentConfig,
+    NVILConfig,
+    ScoreFunctionConfig,
+    SparseMapConfig,
+    SparseMarginalConfig,
+    SumAndSampleConfig,
+    TopKSparsemaxConfig,
 )
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
@@ -37,27 +40,27 @@ MNIST = ImageSet("mnist", valid=10_000)
 WARM_LR = 1e-3
 # The rate each was published with, from a grid of five.
 CLASSES: dict[str, tuple[EstimatorConfig, float]] = {
-    "sparse": (SparseSum(), 5e-4),
-    "dense": (DenseSum(), 1e-3),
-    "sfe": (Score("average"), 1e-4),
-    "sfe_plus": (Score("sample"), 1e-4),
-    "nvil": (LearnedBaseline(), 1e-3),
-    "gumbel": (Relaxed(1e-4), 1e-3),
-    "st_gumbel": (Relaxed(1e-4, hard=True), 1e-3),
-    "sum_and_sample": (SumSample(1), 1e-3),
+    "sparse": (SparseMarginalConfig(), 5e-4),
+    "dense": (DenseMarginalConfig(), 1e-3),
+    "sfe": (ScoreFunctionConfig("average"), 1e-4),
+    "sfe_plus": (ScoreFunctionConfig("sample"), 1e-4),
+    "nvil": (NVILConfig(), 1e-3),
+    "gumbel": (GumbelConfig(1e-4), 1e-3),
+    "st_gumbel": (GumbelConfig(1e-4, hard=True), 1e-3),
+    "sum_and_sample": (SumAndSampleConfig(1), 1e-3),
 }
 # The rate and the weight of the entropy each was published with, from a grid of nine. For the last none is published;
 # without a baseline it ends in one message for all.
 MESSAGES: dict[str, tuple[EstimatorConfig, float, float]] = {
-    "sparse": (SparseSum(), 5e-3, 0.1),
-    "dense": (DenseSum(), 1e-3, 0.1),
-    "sfe": (Score("average"), 1e-3, 0.05),
-    "sfe_success": (Score("average"), 1e-3, 0.01),
-    "sfe_plus": (Score("sample"), 1e-3, 0.05),
-    "nvil": (LearnedBaseline(), 1e-3, 0.1),
-    "gumbel": (Relaxed(1e-5), 1e-3, 0.01),
-    "st_gumbel": (Relaxed(1e-5, hard=True), 1e-3, 0.01),
-    "sum_and_sample": (SumSample(1, baseline="average"), 1e-3, 0.1),
+    "sparse": (SparseMarginalConfig(), 5e-3, 0.1),
+    "dense": (DenseMarginalConfig(), 1e-3, 0.1),
+    "sfe": (ScoreFunctionConfig("average"), 1e-3, 0.05),
+    "sfe_success": (ScoreFunctionConfig("average"), 1e-3, 0.01),
+    "sfe_plus": (ScoreFunctionConfig("sample"), 1e-3, 0.05),
+    "nvil": (NVILConfig(), 1e-3, 0.1),
+    "gumbel": (GumbelConfig(1e-5), 1e-3, 0.01),
+    "st_gumbel": (GumbelConfig(1e-5, hard=True), 1e-3, 0.01),
+    "sum_and_sample": (SumAndSampleConfig(1, baseline="average"), 1e-3, 0.1),
 }
 # What Fashion-MNIST needs instead: rate, weight of the entropy, and what scores are divided by, the best of a grid.
 CLOTHES: dict[str, tuple[float, float, float]] = {
@@ -72,26 +75,26 @@ CLOTHES: dict[str, tuple[float, float, float]] = {
     "sum_and_sample": (1e-3, 0.1, 1.0),
 }
 # Those whose receiver draws its pick, and learns from success alone.
-BY_SUCCESS = {"sfe_success": Score("average"), "sfe_plus": Score("sample")}
+BY_SUCCESS = {"sfe_success": ScoreFunctionConfig("average"), "sfe_plus": ScoreFunctionConfig("sample")}
 # For 32 and for 128 bits: what they were published with, from a grid of three rates.
 SHORT_CODES: dict[str, tuple[EstimatorConfig, BitMappingConfig, float, int]] = {
-    "sparsemap": (SparseSum(), SparseMapBits(), 2e-3, 64),
-    "budget": (SparseSum(), SparseMapBits(16), 2e-3, 64),
-    "topk": (SparseSum(), TopKBits(10), 2e-3, 64),
-    "sfe": (Score("average"), IndependentBits(), 1e-3, 64),
-    "sfe_plus": (Score("sample"), IndependentBits(), 1e-3, 64),
-    "nvil": (LearnedBaseline(), IndependentBits(), 1e-3, 64),
-    "gumbel": (Relaxed(1e-5), IndependentBits(), 1e-3, 64),
-    "st_gumbel": (Relaxed(1e-5, hard=True), IndependentBits(), 1e-3, 64),
+    "sparsemap": (SparseMarginalConfig(), SparseMapConfig(), 2e-3, 64),
+    "budget": (SparseMarginalConfig(), SparseMapConfig(16), 2e-3, 64),
+    "topk": (SparseMarginalConfig(), TopKSparsemaxConfig(10), 2e-3, 64),
+    "sfe": (ScoreFunctionConfig("average"), IndependentConfig(), 1e-3, 64),
+    "sfe_plus": (ScoreFunctionConfig("sample"), IndependentConfig(), 1e-3, 64),
+    "nvil": (NVILConfig(), IndependentConfig(), 1e-3, 64),
+    "gumbel": (GumbelConfig(1e-5), IndependentConfig(), 1e-3, 64),
+    "st_gumbel": (GumbelConfig(1e-5, hard=True), IndependentConfig(), 1e-3, 64),
 }
 LONG_CODES: dict[str, tuple[EstimatorConfig, BitMappingConfig, float, int]] = {
     **SHORT_CODES,
-    "sparsemap": (SparseSum(), SparseMapBits(), 2e-3, 16),
-    "budget": (SparseSum(), SparseMapBits(64), 2e-3, 16),
-    "topk": (SparseSum(), TopKBits(10), 1e-3, 64),
-    "nvil": (LearnedBaseline(), IndependentBits(), 5e-4, 64),
-    "gumbel": (Relaxed(1e-4), IndependentBits(), 1e-3, 64),
-    "st_gumbel": (Relaxed(1e-5, hard=True), IndependentBits(), 5e-4, 64),
+    "sparsemap": (SparseMarginalConfig(), SparseMapConfig(), 2e-3, 16),
+    "budget": (SparseMarginalConfig(), SparseMapConfig(64), 2e-3, 16),
+    "topk": (SparseMarginalConfig(), TopKSparsemaxConfig(10), 1e-3, 64),
+    "nvil": (NVILConfig(), IndependentConfig(), 5e-4, 64),
+    "gumbel": (GumbelConfig(1e-4), IndependentConfig(), 1e-3, 64),
+    "st_gumbel": (GumbelConfig(1e-5, hard=True), IndependentConfig(), 5e-4, 64),
 }
 
 
@@ -100,7 +103,7 @@ def ssvae(estimator: Classes = "sparse") -> RunConfig:
     found, lr = CLASSES[estimator]
     return RunConfig(
         SemiSupervised(MNIST, found, "sparsemax" if estimator == "sparse" else "softmax", warm_rate=WARM_LR / lr),
-        Adam(lr, weight_decay=1e-5),
+        AdamConfig(lr, weight_decay=1e-5),
         Constant(),
         epochs=300.0,
         evaluate_every=7040,
@@ -114,7 +117,7 @@ def ssvae_quick(estimator: Classes = "sparse") -> RunConfig:
     published = ssvae(estimator)
     assert isinstance(published.task, SemiSupervised)
     task = replace(published.task, images=ImageSet(), num_labelled=129, warm_epochs=50, warm_rate=1.0)
-    return replace(published, task=task, optimizer=Adam(1e-3), epochs=150.0, evaluate_every=380)
+    return replace(published, task=task, optimizer=AdamConfig(1e-3), epochs=150.0, evaluate_every=380)
 
 
 def signalling(estimator: Messages = "sparse") -> RunConfig:
@@ -128,7 +131,7 @@ def signalling(estimator: Messages = "sparse") -> RunConfig:
     lr, entropy, scale = CLOTHES[estimator]
     images = ImageSet("fashion-mnist", valid=10_000)
     task = replace(published.task, images=images, distinct="images", centred=True, entropy=entropy, scale=scale)
-    return replace(published, task=task, optimizer=Adam(lr))
+    return replace(published, task=task, optimizer=AdamConfig(lr))
 
 
 def signalling_features(estimator: Messages = "sparse") -> RunConfig:
@@ -146,7 +149,7 @@ def signalling_features(estimator: Messages = "sparse") -> RunConfig:
             pick=BY_SUCCESS.get(estimator),
             entropy=entropy,
         ),
-        Adam(lr),
+        AdamConfig(lr),
         Constant(),
         epochs=500.0,
         evaluate_every=2500,
@@ -177,7 +180,7 @@ def bits_quick(estimator: Codes = "topk") -> RunConfig:
     """Digits of scikit-learn in 16 bits: under a minute."""
     published = bits(estimator)
     assert isinstance(published.task, BitVectors)
-    mapping = SparseMapBits(8) if estimator == "budget" else published.task.mapping
+    mapping = SparseMapConfig(8) if estimator == "budget" else published.task.mapping
     task = replace(published.task, images=ImageSet(), num_bits=16, mapping=mapping)
     return replace(published, task=task, epochs=30.0, evaluate_every=210)
 
@@ -189,7 +192,7 @@ def _code(
         BitVectors(
             ImageSet("fashion-mnist", valid=5_000), num_bits, estimator, mapping, batch_size=batch_size, measured=1000
         ),
-        Adam(lr),
+        AdamConfig(lr),
         Constant(),
         epochs=100.0,
         evaluate_every="epoch",

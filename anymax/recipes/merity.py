@@ -8,12 +8,12 @@ valid perplexity.
 from dataclasses import replace
 
 from anymax.data.text import Text
-from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Tie
-from anymax.models.layer_config import Output
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig
 
 WEIGHT_DECAY = 1.2e-6
 PTB_BODY = AWDLSTMConfig(input_dropout=0.4, layer_dropout=0.25)
@@ -23,7 +23,7 @@ WIKITEXT2_BODY = AWDLSTMConfig(input_dropout=0.65, layer_dropout=0.2)
 def awd_lstm(
     corpus: str,
     body: AWDLSTMConfig,
-    output: Output,
+    output: OutputConfig,
     *,
     batch_size: int,
     epochs: float,
@@ -38,12 +38,12 @@ def awd_lstm(
     return RunConfig(
         LanguageModeling(
             Text(corpus),
-            LanguageModelConfig(Fixed(), output, body, Tie()),
+            LanguageModelConfig(FixedInputConfig(), output, body, Tie()),
             Contiguous(batch_size, 70, RandomLengths(most=longest)),
             # Ten rows while training; `anymax evaluate --rows 1` is exact.
             evaluation=Evaluation(rows=10),
         ),
-        AveragedSGD(lr, weight_decay=WEIGHT_DECAY),
+        AveragedSGDConfig(lr, weight_decay=WEIGHT_DECAY),
         Constant(),
         epochs=epochs,
         clip=0.25,
@@ -53,19 +53,19 @@ def awd_lstm(
 
 def ptb() -> RunConfig:
     """An AWD-LSTM on the Penn Treebank: 24.2M parameters, 61.2 valid and 58.8 test perplexity published."""
-    return awd_lstm("ptb", PTB_BODY, Full(bias=True), batch_size=20, epochs=500)
+    return awd_lstm("ptb", PTB_BODY, FullOutputConfig(bias=True), batch_size=20, epochs=500)
 
 
 def ptb_sgd() -> RunConfig:
     """The same without averaging: 66.3 valid and 63.7 test perplexity published."""
-    return replace(ptb(), optimizer=SGD(30.0, weight_decay=WEIGHT_DECAY))
+    return replace(ptb(), optimizer=SGDConfig(30.0, weight_decay=WEIGHT_DECAY))
 
 
 def ptb_adam() -> RunConfig:
     """The same with Adam, which the paper finds worse than SGD for words."""
-    return replace(ptb(), optimizer=Adam(1e-3, weight_decay=WEIGHT_DECAY))
+    return replace(ptb(), optimizer=AdamConfig(1e-3, weight_decay=WEIGHT_DECAY))
 
 
 def wikitext2() -> RunConfig:
     """An AWD-LSTM on WikiText-2: 33.6M parameters, 68.7 valid and 65.6 test perplexity published."""
-    return awd_lstm("wikitext-2", WIKITEXT2_BODY, Full(bias=True), batch_size=80, epochs=750)
+    return awd_lstm("wikitext-2", WIKITEXT2_BODY, FullOutputConfig(bias=True), batch_size=80, epochs=750)

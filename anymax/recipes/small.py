@@ -4,38 +4,37 @@ The choices of Baevski and Auli 2019 for input and output, each an eighth as wid
 models, rotary positions and RMS norms, which learn faster. How the numbers were found is told in docs/results.
 """
 
+from anymax.attention import AttentionMappingConfig, SoftmaxConfig
 from anymax.data.text import BPE, Text, Words
-from anymax.models import (
-    Adaptive,
-    AdaptiveSoftmax,
-    Characters,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    SoftmaxAttention,
-    Tie,
-    TransformerConfig,
-)
-from anymax.models.language_model_config import AttentionMapping
-from anymax.models.layer_config import Input, Output
+from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamW
+from anymax.training.optimizers import AdamWConfig
 from anymax.training.schedules import Cosine
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
+from anymax.vocabulary import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    CharacterInputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    InputConfig,
+    OutputConfig,
+)
 
 MODEL_DIM = 128
 BODY = TransformerConfig(MODEL_DIM, 3, 4, 4 * MODEL_DIM, final_norm=True, positions="rotary", norm="rms")
 BLOCK = 128
 
 # Half as wide as the model, as there.
-TABLE_IN, TABLE_OUT = Fixed(MODEL_DIM // 2), Full(MODEL_DIM // 2)
+TABLE_IN, TABLE_OUT = FixedInputConfig(MODEL_DIM // 2), FullOutputConfig(MODEL_DIM // 2)
 # The input of an adaptive output was best narrow.
-NARROW_IN = Fixed(MODEL_DIM // 4)
-CHARACTERS_IN = Characters(16, ((1, 16), (2, 32), (3, 48), (4, 64), (5, 64), (6, 64), (7, 64)))
+NARROW_IN = FixedInputConfig(MODEL_DIM // 4)
+CHARACTERS_IN = CharacterInputConfig(16, ((1, 16), (2, 32), (3, 48), (4, 64), (5, 64), (6, 64), (7, 64)))
 # Tails of a quarter and a sixteenth would be too narrow here.
 SHARES, FACTOR = (0.12, 0.36), 2
-ADAPTIVE_IN, ADAPTIVE_OUT = Adaptive(shares=SHARES, factor=FACTOR), AdaptiveSoftmax(shares=SHARES, factor=FACTOR)
-PIECE_IN, PIECE_OUT = Fixed(), Full()
+ADAPTIVE_IN = AdaptiveInputConfig(shares=SHARES, factor=FACTOR)
+ADAPTIVE_OUT = AdaptiveOutputConfig(shares=SHARES, factor=FACTOR)
+PIECE_IN, PIECE_OUT = FixedInputConfig(), FullOutputConfig()
 
 WORDS = Words()
 PIECES = BPE(size=24_000)
@@ -43,23 +42,23 @@ PIECES = BPE(size=24_000)
 
 def small(
     corpus: str,
-    input: Input,
-    output: Output,
+    input: InputConfig,
+    output: OutputConfig,
     *,
     epochs: float,
     tie: Tie | None = None,
     units: Words | BPE = WORDS,
-    mapping: AttentionMapping | None = None,
+    mapping: AttentionMappingConfig | None = None,
 ) -> RunConfig:
     """A decoder of three blocks and how it is trained on a named corpus.
 
     Args:
         mapping: what decides where heads look; by default softmax.
     """
-    model = LanguageModelConfig(input, output, BODY, tie, SoftmaxAttention() if mapping is None else mapping)
+    model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
         LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
-        AdamW(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        AdamWConfig(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),
         epochs=epochs,
         clip=1.0,

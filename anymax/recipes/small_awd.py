@@ -6,12 +6,13 @@ every output.
 """
 
 from anymax.data.text import Text
-from anymax.models import AWDLSTMConfig, Fixed, Full, LanguageModelConfig, Mixture, PLIFConfig, SigConfig, Sparse, Tie
-from anymax.models.layer_config import Output
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.schedules import Constant, Cosine
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.transforms import PLIFConfig, SigConfig
+from anymax.vocabulary import FixedInputConfig, FullOutputConfig, MixtureOutputConfig, OutputConfig, SparseOutputConfig
 
 DIM = 64
 RATE = 30.0
@@ -29,32 +30,32 @@ BODY = AWDLSTMConfig(
 )
 LENGTHS = RandomLengths()
 WARM = Cosine(0.05)
-QUICK = Adam(1e-2, weight_decay=DECAY)
-PLAIN = SGD(RATE, weight_decay=DECAY)
-AVERAGED = AveragedSGD(RATE, weight_decay=DECAY)
+QUICK = AdamConfig(1e-2, weight_decay=DECAY)
+PLAIN = SGDConfig(RATE, weight_decay=DECAY)
+AVERAGED = AveragedSGDConfig(RATE, weight_decay=DECAY)
 
-LINEAR = Full(bias=True)
+LINEAR = FullOutputConfig(bias=True)
 # One piece is a line: the scores times what is learned for all of them.
-SCALED = Full(bias=True, transform=PLIFConfig(1))
-SIGSOFTMAX = Full(bias=True, transform=SigConfig())
+SCALED = FullOutputConfig(bias=True, transform=PLIFConfig(1))
+SIGSOFTMAX = FullOutputConfig(bias=True, transform=SigConfig())
 PLIF = PLIFConfig(100_000)
-PIECEWISE = Full(bias=True, transform=PLIF)
-SPARSE = Sparse(1.5, bias=True)
+PIECEWISE = FullOutputConfig(bias=True, transform=PLIF)
+SPARSE = SparseOutputConfig(1.5, bias=True)
 
 
-def mixture(num_experts: int, transform: PLIFConfig | None = None) -> Mixture:
+def mixture(num_experts: int, transform: PLIFConfig | None = None) -> MixtureOutputConfig:
     """Experts as wide as the table of words."""
-    return Mixture(num_experts, dim=DIM, latent_dropout=0.05, variational=True, transform=transform)
+    return MixtureOutputConfig(num_experts, dim=DIM, latent_dropout=0.05, variational=True, transform=transform)
 
 
 def small_awd(
     corpus: str,
-    output: Output,
+    output: OutputConfig,
     *,
     epochs: float,
     body: AWDLSTMConfig = BODY,
     lengths: RandomLengths | None = LENGTHS,
-    optimizer: AveragedSGD | SGD | Adam = QUICK,
+    optimizer: AveragedSGDConfig | SGDConfig | AdamConfig = QUICK,
     schedule: Constant | Cosine = WARM,
 ) -> RunConfig:
     """A tied AWD-LSTM of two layers and how it is trained on a named corpus.
@@ -65,7 +66,7 @@ def small_awd(
     return RunConfig(
         LanguageModeling(
             Text(corpus),
-            LanguageModelConfig(Fixed(), output, body, Tie()),
+            LanguageModelConfig(FixedInputConfig(), output, body, Tie()),
             Contiguous(10, 20, lengths),
             evaluation=Evaluation(rows=10),
         ),

@@ -5,8 +5,9 @@ Sizes and training are those of `small`, the same for all.
 
 from functools import partial
 
+from anymax.attention import LearnedEntmaxConfig
 from anymax.data.text import Words
-from anymax.models import LearnedEntmaxAttention, Tie
+from anymax.models import Tie
 from anymax.recipes.small import (
     ADAPTIVE_IN,
     ADAPTIVE_OUT,
@@ -67,4 +68,4 @@ def adaptive_tied() -> RunConfig:
 
 def adaptive_tied_entmax() -> RunConfig:
     """Addresses: ADP-T whose heads each learn an alpha between softmax and sparsemax."""
-    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxAttention())
+    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxConfig())

@@ -18,21 +18,20 @@ fairseq's maximum over padding too.
 from dataclasses import replace
 
 from anymax.data.text import BPE, Text, Words
-from anymax.models import (
-    Adaptive,
-    AdaptiveSoftmax,
-    Characters,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    Tie,
-    TransformerConfig,
-)
-from anymax.models.layer_config import Input, Output
+from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import Nesterov
+from anymax.training.optimizers import NesterovConfig
 from anymax.training.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
+from anymax.vocabulary import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    CharacterInputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    InputConfig,
+    OutputConfig,
+)
 
 # The paper prints sizes of bands: 20K, 40K and 200K words.
 BANDS = (20_000, 60_000)
@@ -43,8 +42,8 @@ STEPS = 286_000
 
 
 def transformer(
-    input: Input,
-    output: Output,
+    input: InputConfig,
+    output: OutputConfig,
     *,
     tie: Tie | None = None,
     units: Words | BPE = WORDS,
@@ -68,7 +67,7 @@ def transformer(
             Blocks(block, batch_size),
             evaluation=Evaluation(block, context, windows="sentences", first_window="stride"),
         ),
-        Nesterov(1.0, momentum=0.99),
+        NesterovConfig(1.0, momentum=0.99),
         CosineCycles(16_000, period=18_000, growth=2.0, shrink=0.75, minimum=1e-5, warmup_from=1e-7),
         steps=STEPS,
         accumulate=accumulate,
@@ -82,37 +81,37 @@ def transformer(
 
 def softmax() -> RunConfig:
     """A table of width 512 in, a softmax of width 512 out (SM): 476.8M parameters, 24.92 test perplexity published."""
-    return transformer(Fixed(512), Full(512))
+    return transformer(FixedInputConfig(512), FullOutputConfig(512))
 
 
 def bpe() -> RunConfig:
     """Pieces of words in and out, both of width 1024 (BPE): 270M parameters, 24.25 test perplexity published."""
-    return transformer(Fixed(), Full(), units=PIECES)
+    return transformer(FixedInputConfig(), FullOutputConfig(), units=PIECES)
 
 
 def bpe_tied() -> RunConfig:
     """Pieces of words in and out, one table for both (BPE-T): 235.7M parameters, 23.45 test perplexity published."""
-    return transformer(Fixed(), Full(), tie=Tie(), units=PIECES)
+    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=PIECES)
 
 
 def softmax_tied() -> RunConfig:
     """One table of width 512 for input and softmax (SM-T): 339.7M parameters, 23.38 test perplexity published."""
-    return transformer(Fixed(512), Full(512), tie=Tie())
+    return transformer(FixedInputConfig(512), FullOutputConfig(512), tie=Tie())
 
 
 def adaptive_softmax() -> RunConfig:
     """A table of width 64 in, an adaptive softmax out (ASM): 263.1M parameters, 22.18 test perplexity published."""
-    return transformer(Fixed(64), _adaptive())
+    return transformer(FixedInputConfig(64), _adaptive())
 
 
 def character_cnn() -> RunConfig:
     """Characters in, an adaptive softmax out (CNN): 266.3M parameters, 21.79 test perplexity published."""
-    return transformer(Characters(num_highways=1), _adaptive())
+    return transformer(CharacterInputConfig(num_highways=1), _adaptive())
 
 
 def adaptive() -> RunConfig:
     """Adaptive input and output, nothing shared (ADP): 291.3M parameters, 21.74 test perplexity published."""
-    return transformer(Adaptive(BANDS), _adaptive())
+    return transformer(AdaptiveInputConfig(BANDS), _adaptive())
 
 
 def adaptive_tied() -> RunConfig:
@@ -121,7 +120,7 @@ def adaptive_tied() -> RunConfig:
 
     Scored with 480 tokens of context, it is 19.03 (Table 5).
     """
-    return transformer(Adaptive(BANDS), _adaptive(), tie=Tie(projections=True))
+    return transformer(AdaptiveInputConfig(BANDS), _adaptive(), tie=Tie(projections=True))
 
 
 def adaptive_tied_2048() -> RunConfig:
@@ -131,7 +130,7 @@ def adaptive_tied_2048() -> RunConfig:
     Without context it is 19.53.
     """
     tie = Tie(projections=True)
-    return transformer(Adaptive(BANDS), _adaptive(), tie=tie, block=2048, batch_size=16, context=1536)
+    return transformer(AdaptiveInputConfig(BANDS), _adaptive(), tie=tie, block=2048, batch_size=16, context=1536)
 
 
 def adaptive_tied_3072() -> RunConfig:
@@ -142,7 +141,9 @@ def adaptive_tied_3072() -> RunConfig:
     65,536 are no whole number of blocks.
     """
     tie = Tie(projections=True)
-    return transformer(Adaptive(BANDS), _adaptive(), tie=tie, block=3072, batch_size=8, accumulate=3, context=2560)
+    return transformer(
+        AdaptiveInputConfig(BANDS), _adaptive(), tie=tie, block=3072, batch_size=8, accumulate=3, context=2560
+    )
 
 
 def adaptive_tied_fairseq() -> RunConfig:
@@ -150,7 +151,7 @@ def adaptive_tied_fairseq() -> RunConfig:
     before the softmax too: 246.9M parameters, no perplexity published.
     """
     run = adaptive_tied_3072()
-    output = AdaptiveSoftmax(BANDS, tail_dropout=0.2, softmax_input_dropout=0.2)
+    output = AdaptiveOutputConfig(BANDS, tail_dropout=0.2, softmax_input_dropout=0.2)
     body = TransformerConfig(1024, 16, 8, 4096, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
     task = run.language_modeling()
     schedule = CosineCycles(16_000, period=270_000, growth=2.0, shrink=0.75, minimum=1e-4, warmup_from=1e-7)
@@ -163,63 +164,63 @@ def adaptive_no_tail_dropout() -> RunConfig:
     Table 6 has 21.23 beside it for 0.2, which Tables 3 and 7 have for a fixed input, `adaptive_softmax`; for ADP they
     have 20.95. So its figures may be those of `adaptive_softmax_no_tail_dropout`.
     """
-    return transformer(Adaptive(BANDS), AdaptiveSoftmax(BANDS))
+    return transformer(AdaptiveInputConfig(BANDS), AdaptiveOutputConfig(BANDS))
 
 
 def adaptive_softmax_no_tail_dropout() -> RunConfig:
     """ASM without dropout in the tails: 263.1M parameters; see `adaptive_no_tail_dropout`."""
-    return transformer(Fixed(64), AdaptiveSoftmax(BANDS))
+    return transformer(FixedInputConfig(64), AdaptiveOutputConfig(BANDS))
 
 
 def adaptive_softmax_256() -> RunConfig:
     """ASM with an input of width 256: 314.7M parameters, 23.39 validation perplexity published."""
-    return transformer(Fixed(256), _adaptive())
+    return transformer(FixedInputConfig(256), _adaptive())
 
 
 def adaptive_softmax_128() -> RunConfig:
     """ASM with an input of width 128: 280.3M parameters, 21.51 validation perplexity published."""
-    return transformer(Fixed(128), _adaptive())
+    return transformer(FixedInputConfig(128), _adaptive())
 
 
 def adaptive_softmax_32() -> RunConfig:
     """ASM with an input of width 32: 254.5M parameters, 21.78 validation perplexity published."""
-    return transformer(Fixed(32), _adaptive())
+    return transformer(FixedInputConfig(32), _adaptive())
 
 
 def softmax_tied_more_dropout() -> RunConfig:
     """SM-T with dropout 0.4 instead of 0.3: 339.7M parameters, 28.31 validation perplexity published."""
-    return transformer(Fixed(512), Full(512), tie=Tie(), dropout=0.4)
+    return transformer(FixedInputConfig(512), FullOutputConfig(512), tie=Tie(), dropout=0.4)
 
 
 def softmax_more_dropout() -> RunConfig:
     """SM with dropout 0.4 instead of 0.3: 476.8M parameters, 27.64 validation perplexity published."""
-    return transformer(Fixed(512), Full(512), dropout=0.4)
+    return transformer(FixedInputConfig(512), FullOutputConfig(512), dropout=0.4)
 
 
 def softmax_tied_256() -> RunConfig:
     """SM-T of width 256: 270.6M parameters, 22.65 validation perplexity published."""
-    return transformer(Fixed(256), Full(256), tie=Tie())
+    return transformer(FixedInputConfig(256), FullOutputConfig(256), tie=Tie())
 
 
 def softmax_256() -> RunConfig:
     """SM of width 256: 339.1M parameters, 24.13 validation perplexity published."""
-    return transformer(Fixed(256), Full(256))
+    return transformer(FixedInputConfig(256), FullOutputConfig(256))
 
 
 def softmax_64_512() -> RunConfig:
     """SM with 64 wide input and 512 wide output: 356.3M parameters, 24.74 validation perplexity published."""
-    return transformer(Fixed(64), Full(512))
+    return transformer(FixedInputConfig(64), FullOutputConfig(512))
 
 
 def adaptive_tied_tables() -> RunConfig:
     """ADP with shared tables alone: 247.3M parameters, 20.06 validation perplexity published."""
-    return transformer(Adaptive(BANDS), _adaptive(), tie=Tie())
+    return transformer(AdaptiveInputConfig(BANDS), _adaptive(), tie=Tie())
 
 
 def adaptive_tied_head() -> RunConfig:
     """ADP-T whose output projects its head too, shared: 246.9M parameters, 20.06 validation perplexity published."""
-    output = AdaptiveSoftmax(BANDS, tail_dropout=0.2, head_projection=True)
-    return transformer(Adaptive(BANDS), output, tie=Tie(projections=True, head=True))
+    output = AdaptiveOutputConfig(BANDS, tail_dropout=0.2, head_projection=True)
+    return transformer(AdaptiveInputConfig(BANDS), output, tie=Tie(projections=True, head=True))
 
 
 def adaptive_tied_one_width() -> RunConfig:
@@ -228,8 +229,8 @@ def adaptive_tied_one_width() -> RunConfig:
 
     The model of Merity et al. 2018 as the paper has it; which projections it shares is not told.
     """
-    output = AdaptiveSoftmax(BANDS, dim=512, factor=1, tail_dropout=0.2)
-    return transformer(Adaptive(BANDS, dim=512, factor=1), output, tie=Tie(projections=True, head=True))
+    output = AdaptiveOutputConfig(BANDS, dim=512, factor=1, tail_dropout=0.2)
+    return transformer(AdaptiveInputConfig(BANDS, dim=512, factor=1), output, tie=Tie(projections=True, head=True))
 
 
 def bands_20k_140k_100k() -> RunConfig:
@@ -260,9 +261,9 @@ def bands_10k_60k_190k() -> RunConfig:
     return _tied_with_bands(10_000, 70_000)
 
 
-def _adaptive(cutoffs: tuple[int, ...] = BANDS) -> AdaptiveSoftmax:
-    return AdaptiveSoftmax(cutoffs, tail_dropout=0.2)
+def _adaptive(cutoffs: tuple[int, ...] = BANDS) -> AdaptiveOutputConfig:
+    return AdaptiveOutputConfig(cutoffs, tail_dropout=0.2)
 
 
 def _tied_with_bands(*cutoffs: int) -> RunConfig:
-    return transformer(Adaptive(cutoffs), _adaptive(cutoffs), tie=Tie(projections=True))
+    return transformer(AdaptiveInputConfig(cutoffs), _adaptive(cutoffs), tie=Tie(projections=True))

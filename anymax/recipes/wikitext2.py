@@ -5,7 +5,8 @@ Sizes and training are those of `small` and `small_awd`, the same for all.
 
 from functools import partial
 
-from anymax.models import LearnedEntmaxAttention, Tie
+from anymax.attention import LearnedEntmaxConfig
+from anymax.models import Tie
 from anymax.recipes.small import (
     ADAPTIVE_IN,
     ADAPTIVE_OUT,
@@ -67,7 +68,7 @@ def adaptive_tied() -> RunConfig:
 
 def adaptive_tied_entmax() -> RunConfig:
     """WikiText-2: ADP-T whose heads each learn an alpha between softmax and sparsemax."""
-    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxAttention())
+    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxConfig())
 
 
 def awd_linear() -> RunConfig:

@@ -1,14 +1,15 @@
 """The mixture of softmaxes of Yang et al. 2018 on the AWD-LSTM, with the settings that were published with its code."""
 
-from anymax.models import AWDLSTMConfig, Mixture
-from anymax.models.transform_config import Transform
+from anymax.models import AWDLSTMConfig
 from anymax.recipes.merity import awd_lstm
 from anymax.training.config import RunConfig
+from anymax.transforms import TransformConfig
+from anymax.vocabulary import MixtureOutputConfig
 
 
-def mixture(num_experts: int, dim: int, transform: Transform | None = None) -> Mixture:
+def mixture(num_experts: int, dim: int, transform: TransformConfig | None = None) -> MixtureOutputConfig:
     """Experts as wide as the table of words, the same numbers of which are dropped at all positions of a row."""
-    return Mixture(num_experts, dim=dim, latent_dropout=0.29, variational=True, transform=transform)
+    return MixtureOutputConfig(num_experts, dim=dim, latent_dropout=0.29, variational=True, transform=transform)
 
 
 def ptb() -> RunConfig:

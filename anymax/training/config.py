@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from anymax.training.checks import check_counts, check_positive
-from anymax.training.optimizers import SGD, Adagrad, Adam, AdamW, AveragedSGD, Nesterov
+from anymax.training.optimizers import (
+    AdagradConfig,
+    AdamConfig,
+    AdamWConfig,
+    AveragedSGDConfig,
+    NesterovConfig,
+    SGDConfig,
+)
 from anymax.training.plain import from_plain, shown
 from anymax.training.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
 from anymax.training.task_config import TaskConfig
@@ -61,7 +68,7 @@ class RunConfig:
     """
 
     task: TaskConfig
-    optimizer: Nesterov | Adagrad | Adam | AdamW | SGD | AveragedSGD
+    optimizer: NesterovConfig | AdagradConfig | AdamConfig | AdamWConfig | SGDConfig | AveragedSGDConfig
     schedule: Constant | Cosine | CosineCycles | InverseSquareRoot
     _: KW_ONLY
     steps: int | None = None

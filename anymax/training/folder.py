@@ -13,10 +13,13 @@ from anymax.data.writing import replacing
 from anymax.files import DamagedError, read_json
 from anymax.training.config import RunConfig, run_config
 from anymax.training.lock import is_free
-from anymax.training.plain import as_plain
+from anymax.training.plain import as_plain, shown
 from anymax.training.task_config import TaskConfig
+from anymax.version import __version__
 
 CONFIG = "config.json"
+# The format of that file. It rises when a kind or a field is renamed, so that runs written before are refused as such.
+CONFIG_FORMAT = 1
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
@@ -45,13 +48,20 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.exists():
         raise ValueError(f"folder must hold a run, but {file} is missing; name the folder that `anymax train` made")
     try:
-        return read_json(file)
+        values = read_json(file)
     except DamagedError as error:
         raise DamagedError(f"{error}; bring back the config the run was started with") from None
+    found = values.pop("format", None)
+    if type(found) is not int or found != CONFIG_FORMAT:
+        raise ValueError(
+            f"{file} must have format {CONFIG_FORMAT}, which this anymax {__version__} reads, got "
+            f"{'none' if found is None else shown(found)}; train anew, or use the anymax that wrote it"
+        )
+    return values
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
-    write_json(folder / CONFIG, as_plain(config))
+    write_json(folder / CONFIG, {"format": CONFIG_FORMAT, **as_plain(config)})
 
 
 @contextlib.contextmanager

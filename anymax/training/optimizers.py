@@ -16,14 +16,14 @@ from anymax.training.triggers import AtEpoch, NonMonotone, Trigger
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import Optimizer as TorchOptimizer
+    from torch.optim import Optimizer
 
     Group = dict[str, Any]
     # Or groups of them as torch takes them: "params", and what else the group should hold.
     Parameters = Iterable[nn.Parameter] | Iterable[Group]
 
 
-class Optimizer(ABC):
+class OptimizerConfig(ABC):
     """The config of an optimizer."""
 
     # Tensors of a parameter's size that the optimizer keeps for it.
@@ -31,7 +31,7 @@ class Optimizer(ABC):
     lr: float
 
     @abstractmethod
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
 
     @property
@@ -45,7 +45,7 @@ class Optimizer(ABC):
 
 
 @dataclass(frozen=True)
-class Nesterov(Optimizer):
+class NesterovConfig(OptimizerConfig):
     """Steps along a moving sum of gradients that looks one step ahead; the same with a changing rate.
 
     Args:
@@ -65,17 +65,17 @@ class Nesterov(Optimizer):
         check_shares(momentum=self.momentum)
         check_not_negative(weight_decay=self.weight_decay)
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
-        from torch.optim import SGD as TorchSGD
+        from torch.optim import SGD
 
         groups = _grouped(parameters)
         fused = not _are_sharded(groups)
-        return TorchSGD(groups, self.lr, self.momentum, nesterov=True, weight_decay=self.weight_decay, fused=fused)
+        return SGD(groups, self.lr, self.momentum, nesterov=True, weight_decay=self.weight_decay, fused=fused)
 
 
 @dataclass(frozen=True)
-class Adagrad(Optimizer):
+class AdagradConfig(OptimizerConfig):
     """Each entry's rate falls with the sum of its squared gradients. Duchi et al. 2011.
 
     Args:
@@ -96,7 +96,7 @@ class Adagrad(Optimizer):
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay, initial_accumulator=self.initial_accumulator, eps=self.eps)
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adagrad as TorchAdagrad
 
@@ -112,7 +112,7 @@ class Adagrad(Optimizer):
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class AdamConfig(OptimizerConfig):
     """Moving means of gradients over the root of those of their squares. Kingma and Ba 2015.
 
     Args:
@@ -132,7 +132,7 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import Adam as TorchAdam
 
@@ -140,7 +140,7 @@ class Adam(Optimizer):
 
 
 @dataclass(frozen=True)
-class AdamW(Optimizer):
+class AdamWConfig(OptimizerConfig):
     """Adam with weight decay apart from the gradients. Loshchilov and Hutter 2019.
 
     Args:
@@ -161,7 +161,7 @@ class AdamW(Optimizer):
     def __post_init__(self) -> None:
         _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
         from torch.optim import AdamW as TorchAdamW
 
@@ -179,7 +179,7 @@ class AdamW(Optimizer):
 
 
 @dataclass(frozen=True)
-class SGD(Optimizer):
+class SGDConfig(OptimizerConfig):
     """Steps against the gradient, with nothing held between them.
 
     Args:
@@ -196,16 +196,16 @@ class SGD(Optimizer):
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay)
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters."""
-        from torch.optim import SGD as TorchSGD
+        from torch.optim import SGD
 
         groups = _grouped(parameters)
-        return TorchSGD(groups, self.lr, weight_decay=self.weight_decay, fused=not _are_sharded(groups))
+        return SGD(groups, self.lr, weight_decay=self.weight_decay, fused=not _are_sharded(groups))
 
 
 @dataclass(frozen=True)
-class AveragedSGD(Optimizer):
+class AveragedSGDConfig(OptimizerConfig):
     """SGD, and from some step on the mean of where its steps led, which is then what is evaluated and saved.
 
     Args:
@@ -244,11 +244,11 @@ class AveragedSGD(Optimizer):
         """The same from the first step on, as a toy does not live to see evaluations get worse."""
         return replace(self, begin=AtEpoch(0))
 
-    def build(self, parameters: Parameters) -> TorchOptimizer:
+    def build(self, parameters: Parameters) -> Optimizer:
         """The optimizer of these parameters; the loop tells it when to begin."""
-        from anymax.training.averaged_sgd import AveragedSGD as AveragingOptimizer
+        from anymax.training.averaged_sgd import AveragedSGD
 
-        return AveragingOptimizer(
+        return AveragedSGD(
             _grouped(parameters),
             self.lr,
             weight_decay=self.weight_decay,

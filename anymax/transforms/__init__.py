@@ -1,7 +1,8 @@
-"""Scores in, scores out: increasing functions of one number, to put between a linear layer and its mapping."""
+"""Scores in, scores out: increasing functions of one number, to put between a linear layer and its mapping.
 
-from anymax.transforms.monotonic_network import MonotonicNetwork, Units, monotonic_network
-from anymax.transforms.plif import PLIF, plif
-from anymax.transforms.sig import Sig, sig
+Names are loaded when first used, so that a config can be made without importing torch.
+"""
 
-__all__ = ["PLIF", "MonotonicNetwork", "Sig", "Units", "monotonic_network", "plif", "sig"]
+from anymax import lazy
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -2,6 +2,15 @@ from anymax.vocabulary.adaptive_input import AdaptiveInput as AdaptiveInput
 from anymax.vocabulary.adaptive_output import AdaptiveOutput as AdaptiveOutput
 from anymax.vocabulary.bands import Bands as Bands
 from anymax.vocabulary.character_input import CharacterInput as CharacterInput
+from anymax.vocabulary.config import AdaptiveInputConfig as AdaptiveInputConfig
+from anymax.vocabulary.config import AdaptiveOutputConfig as AdaptiveOutputConfig
+from anymax.vocabulary.config import CharacterInputConfig as CharacterInputConfig
+from anymax.vocabulary.config import FixedInputConfig as FixedInputConfig
+from anymax.vocabulary.config import FullOutputConfig as FullOutputConfig
+from anymax.vocabulary.config import InputConfig as InputConfig
+from anymax.vocabulary.config import MixtureOutputConfig as MixtureOutputConfig
+from anymax.vocabulary.config import OutputConfig as OutputConfig
+from anymax.vocabulary.config import SparseOutputConfig as SparseOutputConfig
 from anymax.vocabulary.cost import Cost as Cost
 from anymax.vocabulary.cost import measure_cost as measure_cost
 from anymax.vocabulary.fixed_input import FixedInput as FixedInput

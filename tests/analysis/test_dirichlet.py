@@ -24,19 +24,19 @@ from anymax.analysis.dirichlet import (
 )
 from anymax.analysis.dirichlet_report import figure, interval, page, t_quantile
 from anymax.data.dirichlet import draw_log_targets
-from anymax.models import Full, Sparse
 from anymax.models.free_contexts import circle
-from anymax.training import Adam, Cosine, Dirichlet, RunConfig
+from anymax.training import AdamConfig, Cosine, Dirichlet, RunConfig
 from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
+from anymax.vocabulary import FullOutputConfig, SparseOutputConfig
 
 STEPS = 3
 
 
-def recipe(output: Full | Sparse) -> RunConfig:
-    return RunConfig(Dirichlet(12, 8, 2, 0.1, output), Adam(0.1), Cosine(), steps=STEPS)
+def recipe(output: FullOutputConfig | SparseOutputConfig) -> RunConfig:
+    return RunConfig(Dirichlet(12, 8, 2, 0.1, output), AdamConfig(0.1), Cosine(), steps=STEPS)
 
 
-RECIPES = {"linear": recipe(Full()), "sparse": recipe(Sparse())}
+RECIPES = {"linear": recipe(FullOutputConfig()), "sparse": recipe(SparseOutputConfig())}
 
 
 def planned(folder: Path, **changes: object) -> list[Run]:
@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(study: Path, tmp_pat
 
 
 def test_a_study_with_other_settings_is_not_mixed_in(study: Path):
-    changed = [replace(run, config=replace(run.config, optimizer=Adam(0.2))) for run in planned(study)]
+    changed = [replace(run, config=replace(run.config, optimizer=AdamConfig(0.2))) for run in planned(study)]
     with pytest.raises(ValueError, match=r"other settings: optimizer\.lr 0\.1 -> 0\.2; name another folder"):
         train_all(changed, announce=lambda text: None)
 

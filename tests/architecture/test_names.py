@@ -97,3 +97,24 @@ def test_a_package_offers_what_its_stub_lists_from_where_the_stub_has_it():
             assert getattr(importlib.import_module(home), alias.name) is getattr(package, alias.name)
         folders = {alias.name for home, alias in imports if home == package.__name__}
         assert sorted({*dir(package)} - folders) == package.__all__
+
+
+def test_a_file_of_the_same_name_does_not_hide_a_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "packed"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from anymax import lazy\n__getattr__, __dir__, __all__ = lazy.attach(__name__)\n"
+    )
+    (package / "__init__.pyi").write_text("from packed.twice import twice as twice\n")
+    (package / "twice.py").write_text("def twice(number):\n    return 2 * number\n")
+    (package / "other.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        file = importlib.import_module("packed.twice")
+        other = importlib.import_module("packed.other")
+        packed = sys.modules["packed"]
+        assert packed.twice is file.twice and packed.twice(3) == 6
+        assert packed.other is other
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "packed"]:
+            del sys.modules[name]

@@ -18,11 +18,12 @@ from anymax.bench.recurrent_twin import MixedOutput, PickedOutput, plain_of, wit
 from anymax.bench.report import Report
 from anymax.bench.steps import median_parts
 from anymax.bench.timing import Budget
-from anymax.models import AWDLSTM, Full, LSTMConfig, Mixture
+from anymax.models import AWDLSTM, LSTMConfig
 from anymax.models.awd_lstm_config import DROPOUTS
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import SGD, AveragedSGD
+from anymax.training.optimizers import AveragedSGDConfig, SGDConfig
+from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,7 +59,7 @@ def unregularized(config: RunConfig) -> RunConfig:
     task = config.language_modeling()
     body = replace(task.model.body, **dict.fromkeys(DROPOUTS, 0.0), activation=0.0, temporal_activation=0.0)
     output = task.model.output
-    if isinstance(output, Mixture):
+    if isinstance(output, MixtureOutputConfig):
         output = replace(output, latent_dropout=0.0)
     model = replace(task.model, body=body, output=output)
     return replace(config, task=replace(task, model=model), optimizer=replace(config.optimizer, weight_decay=0.0))
@@ -119,7 +120,7 @@ def test_the_whole_bench_measures_the_recipes():
     for config in (settings.network, settings.mixture, recurrent_settings.quick().network):
         body = body_of(config)
         assert all(getattr(body, name) > 0 for name in (*DROPOUTS, "activation", "temporal_activation"))
-        assert isinstance(config.optimizer, AveragedSGD) and config.clip == 0.25
+        assert isinstance(config.optimizer, AveragedSGDConfig) and config.clip == 0.25
 
 
 def test_the_quick_bench_has_narrow_models_that_can_be_built():
@@ -191,7 +192,7 @@ def test_medians_of_parts_are_taken_one_by_one():
 
 
 def test_averages_are_held_from_the_first_step_on():
-    averaging, bare = ours(), ours(replace(NETWORK, optimizer=SGD(1.0)))
+    averaging, bare = ours(), ours(replace(NETWORK, optimizer=SGDConfig(1.0)))
     for trainee in (averaging, bare):
         trainee()
     num_bytes = 4 * sum(parameter.numel() for parameter in bare.model.parameters())
@@ -316,7 +317,7 @@ def test_settings_that_cannot_be_measured_are_refused(options: dict[str, int], m
         Settings(**options)
 
 
-def with_layers(output: Full, *, tie: bool) -> AWDLSTM:
+def with_layers(output: FullOutputConfig, *, tie: bool) -> AWDLSTM:
     task = NETWORK.language_modeling()
     model = replace(task.model, output=output, tie=task.model.tie if tie else None)
     return recurrent.build(replace(NETWORK, task=replace(task, model=model)), WORDS)
@@ -325,8 +326,8 @@ def with_layers(output: Full, *, tie: bool) -> AWDLSTM:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: with_layers(Full(bias=True), tie=False), "FixedInput tied to a FullOutput"),
-        (lambda: with_layers(Full(), tie=True), "must have a bias"),
+        (lambda: with_layers(FullOutputConfig(bias=True), tie=False), "FixedInput tied to a FullOutput"),
+        (lambda: with_layers(FullOutputConfig(), tie=True), "must have a bias"),
         (lambda: recurrent.build(MIXTURE, WORDS), "FixedInput and MixtureOutput"),
     ],
 )

@@ -12,9 +12,9 @@ import pytest
 
 from anymax.data.text import Words
 from anymax.evaluation import Perplexity
-from anymax.models import Sparse
 from anymax.recipes import find
 from anymax.training import open_run, train
+from anymax.vocabulary import SparseOutputConfig
 from tests.cli.commands import code_of, complaint, out
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = find(recipe)().toy()
         task = replace(config.task, data=replace(config.task.data, path=text, units=Words()))
         if name == "sparse":
-            task = replace(task, model=replace(task.model, output=Sparse(alpha=2.0)))
+            task = replace(task, model=replace(task.model, output=SparseOutputConfig(alpha=2.0)))
         train(replace(config, task=task, steps=2, evaluate_every=None), folder / name)
     return folder
 

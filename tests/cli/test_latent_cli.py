@@ -43,7 +43,9 @@ def test_a_choice_is_trained_measured_and_resumed(capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     run = Path("runs/latent.ssvae_quick.dense")
     task = json.loads((run / "config.json").read_text())["task"]
-    assert task["estimator"]["kind"] == "DenseSum" and task["vector_size"] == 3 and task["mapping"] == "softmax"
+    assert (
+        task["estimator"]["kind"] == "DenseMarginalConfig" and task["vector_size"] == 3 and task["mapping"] == "softmax"
+    )
     tested = json.loads((run / "evaluations" / "test.json").read_text())
     assert tested["split"] == "test" and tested["metrics"]["calls"] == 10
     assert re.search(r"On the test split:\n(.*\n)*accuracy 0\.\d+", told) and f"anymax evaluate {run}" in told

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from anymax.data.rows import RowBatches
-from anymax.training import Adam, Constant, RunConfig, Step, Task, TaskConfig
+from anymax.training import AdamConfig, Constant, RunConfig, Step, Task, TaskConfig
 
 Path("imported").touch()
 
@@ -71,11 +71,11 @@ class SidesTask(Task):
 
 def quick():
     '''Sides of points, fast.'''
-    return RunConfig(Sides(), Adam(0.1), Constant(), steps=40, checkpoint_every=2, evaluate_every=5, log_every=1)
+    return RunConfig(Sides(), AdamConfig(0.1), Constant(), steps=40, checkpoint_every=2, evaluate_every=5, log_every=1)
 
 
 def slow():
-    return replace(quick(), optimizer=Adam(0.001))
+    return replace(quick(), optimizer=AdamConfig(0.001))
 
 
 def wrong():

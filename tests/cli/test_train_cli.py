@@ -12,7 +12,7 @@ import pytest
 from anymax.cli.progress import Terminal
 from anymax.cli.train import new_run
 from anymax.data.random_lengths import RandomLengths
-from anymax.models.estimator_config import Score
+from anymax.latent import ScoreFunctionConfig
 from anymax.recipes import names
 from anymax.training import NonMonotone, read_config, read_metrics
 from anymax.training.config import run_config
@@ -115,7 +115,7 @@ def test_a_part_that_a_recipe_leaves_out_is_there_where_options_set_something_of
     config = new_run("grave.full", ["--task.batching.random-lengths.short", "0.5"]).config
     assert config.task.batching.random_lengths == RandomLengths(short=0.5) and config.stop is None
     config = new_run("latent.signalling", ["--pick.baseline", "average"]).config
-    assert config.task.pick == Score("average")
+    assert config.task.pick == ScoreFunctionConfig("average")
     # What is no option says nothing of parts.
     assert new_run("grave.full", ["--data.path", "stop.txt"]).config.stop is None
     assert "--stop.windo" in complaint(capsys, "train", "grave.full", "--stop.windo", "3")
@@ -190,7 +190,7 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
 def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
     text = own_text()
     Path("other").mkdir()
-    Path("other/config.json").write_text('{"steps": 3, "mine": 1}')
+    Path("other/config.json").write_text('{"format": 1, "steps": 3, "mine": 1}')
     assert code_of("train", "dirichlet.linear", "--toy", "--folder", "another task") == 0
     mistakes = {
         f"train --toy --folder {text}": f"folder must be new or empty, but {text} is a file",

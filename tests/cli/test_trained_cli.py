@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anymax.cli.finetune import second_stage
-from anymax.training import SGD, AtEpoch, AveragedSGD, NonMonotone, read_config
+from anymax.training import AtEpoch, AveragedSGDConfig, NonMonotone, SGDConfig, read_config
 from anymax.training.folder import write_config
 from tests.cli.commands import QUICK, code_of, complaint, out
 
@@ -25,7 +25,7 @@ def test_a_run_is_tuned_on_from_its_best_weights(run: Path, capsys: pytest.Captu
     assert "averaging begins after step 0" in capsys.readouterr().err
     config = json.loads(Path("run-finetuned/config.json").read_text())
     assert config["start"] == str(run.absolute()) and config["stop"] == {"kind": "NonMonotone", "window": 3}
-    assert config["optimizer"]["kind"] == "AveragedSGD" and config["evaluate_every"] == "epoch"
+    assert config["optimizer"]["kind"] == "AveragedSGDConfig" and config["evaluate_every"] == "epoch"
     assert config["optimizer"]["begin"] == {"kind": "AtEpoch", "epoch": 0}
     # A rate so small that the weights stay what they were.
     summary = json.loads(Path("run-finetuned/summary.json").read_text())
@@ -41,11 +41,11 @@ def test_a_run_without_a_checkpoint_cannot_be_tuned(run: Path, capsys: pytest.Ca
 
 def test_a_second_stage_keeps_the_sgd_of_the_first(run: Path):
     first = read_config(run)
-    expected = AveragedSGD(3.0, weight_decay=0.1, begin=AtEpoch(0))
-    for optimizer, every in ((SGD(3.0, weight_decay=0.1), None), (replace(expected, begin=NonMonotone(2)), 7)):
+    expected = AveragedSGDConfig(3.0, weight_decay=0.1, begin=AtEpoch(0))
+    for optimizer, every in ((SGDConfig(3.0, weight_decay=0.1), None), (replace(expected, begin=NonMonotone(2)), 7)):
         write_config(run, replace(first, optimizer=optimizer, evaluate_every=every))
         config = second_stage(run, [])
-        window = 5 if isinstance(optimizer, SGD) else 2
+        window = 5 if isinstance(optimizer, SGDConfig) else 2
         assert (config.optimizer, config.start, config.stop) == (expected, run, NonMonotone(window))
         assert config.evaluate_every == (every or "epoch") and config.task == first.task
 

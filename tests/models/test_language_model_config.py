@@ -11,52 +11,59 @@ import tyro
 from torch import nn
 
 import anymax
-from anymax.models import (
-    Adaptive,
-    AdaptiveSoftmax,
-    AWDLSTMConfig,
-    Characters,
-    EntmaxAttention,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    LearnedEntmaxAttention,
-    LSTMConfig,
-    Mixture,
-    MonotonicNetworkConfig,
-    PLIFConfig,
-    SigConfig,
-    Sparse,
-    Tie,
-    TransformerConfig,
-    build_language_model,
+from anymax.attention import EntmaxConfig, LearnedEntmaxConfig
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, LSTMConfig, Tie, TransformerConfig, build_language_model
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
+from anymax.vocabulary import (
+    AdaptiveInputConfig,
+    AdaptiveOutputConfig,
+    CharacterInputConfig,
+    FixedInputConfig,
+    FullOutputConfig,
+    MixtureOutputConfig,
+    SparseOutputConfig,
 )
 from tests.lexicons import Made
 from tests.models.test_building import AWD, BODY, CUTS, LSTM, WORDS, config, size
 
 TOYS = {
-    "fixed": config(Fixed(64), Full(64), TransformerConfig(128, 4, 4, 256), tie=Tie()),
-    "fixed, as wide as the model": config(Fixed(128), Full(128), TransformerConfig(128, 4, 4, 256), tie=Tie()),
+    "fixed": config(FixedInputConfig(64), FullOutputConfig(64), TransformerConfig(128, 4, 4, 256), tie=Tie()),
+    "fixed, as wide as the model": config(
+        FixedInputConfig(128), FullOutputConfig(128), TransformerConfig(128, 4, 4, 256), tie=Tie()
+    ),
     "four bands": config(
-        Adaptive((2_000, 6_000, 9_000)), AdaptiveSoftmax((2_000, 6_000, 9_000)), TransformerConfig(128, 4, 4, 256)
+        AdaptiveInputConfig((2_000, 6_000, 9_000)),
+        AdaptiveOutputConfig((2_000, 6_000, 9_000)),
+        TransformerConfig(128, 4, 4, 256),
     ),
     "bands of one width": config(
-        Adaptive((2_000,), dim=64, factor=1),
-        AdaptiveSoftmax((2_000,), dim=64, factor=1),
+        AdaptiveInputConfig((2_000,), dim=64, factor=1),
+        AdaptiveOutputConfig((2_000,), dim=64, factor=1),
         TransformerConfig(128, 4, 4, 256),
         tie=Tie(True, True, True),
     ),
-    "bands by share": config(Adaptive(shares=(0.1, 0.5)), AdaptiveSoftmax(shares=(0.1, 0.5)), LSTMConfig(128, 128, 2)),
-    "characters": config(Characters(num_highways=2), Mixture(15, dim=64), TransformerConfig(128, 4, 4, 256)),
-    "LSTM": config(Fixed(), Sparse(dim=64), LSTMConfig(64, 128, 4), tie=Tie()),
-    "AWD-LSTM": config(Fixed(), Full(bias=True, transform=PLIFConfig()), AWDLSTMConfig(64, 128, 3, 64), tie=Tie()),
+    "bands by share": config(
+        AdaptiveInputConfig(shares=(0.1, 0.5)), AdaptiveOutputConfig(shares=(0.1, 0.5)), LSTMConfig(128, 128, 2)
+    ),
+    "characters": config(
+        CharacterInputConfig(num_highways=2), MixtureOutputConfig(15, dim=64), TransformerConfig(128, 4, 4, 256)
+    ),
+    "LSTM": config(FixedInputConfig(), SparseOutputConfig(dim=64), LSTMConfig(64, 128, 4), tie=Tie()),
+    "AWD-LSTM": config(
+        FixedInputConfig(),
+        FullOutputConfig(bias=True, transform=PLIFConfig()),
+        AWDLSTMConfig(64, 128, 3, 64),
+        tie=Tie(),
+    ),
     "AWD-LSTM and mixture": config(
-        Fixed(),
-        Mixture(15, dim=64, variational=True, transform=MonotonicNetworkConfig()),
+        FixedInputConfig(),
+        MixtureOutputConfig(15, dim=64, variational=True, transform=MonotonicNetworkConfig()),
         AWDLSTMConfig(64, 128, 4, 96),
         tie=Tie(),
     ),
-    "AWD-LSTM of one layer": config(Fixed(32), Full(32, transform=SigConfig()), AWDLSTMConfig(64, 64, 1, 64)),
+    "AWD-LSTM of one layer": config(
+        FixedInputConfig(32), FullOutputConfig(32, transform=SigConfig()), AWDLSTMConfig(64, 64, 1, 64)
+    ),
 }
 
 
@@ -84,72 +91,86 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
         (SigConfig(slope=3.0), SigConfig(slope=3.0)),
         (MonotonicNetworkConfig(rate=0.1), MonotonicNetworkConfig(10, rate=0.1)),
     ):
-        assert Full(transform=transform).toy(64).transform == Mixture(3, transform=transform).toy(64).transform == toy
+        assert (
+            FullOutputConfig(transform=transform).toy(64).transform
+            == MixtureOutputConfig(3, transform=transform).toy(64).transform
+            == toy
+        )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Adaptive(), "cutoffs or shares must be given, and not both"),
-        (lambda: AdaptiveSoftmax((3,), shares=(0.5,)), "cutoffs or shares must be given, and not both"),
-        (lambda: Adaptive(shares=(0.5, 0.2)), r"shares must rise and lie between 0 and 1, got \(0.5, 0.2\)"),
-        (lambda: Adaptive(shares=(0.5, 1.0)), "shares must rise and lie between 0 and 1"),
+        (lambda: AdaptiveInputConfig(), "cutoffs or shares must be given, and not both"),
+        (lambda: AdaptiveOutputConfig((3,), shares=(0.5,)), "cutoffs or shares must be given, and not both"),
+        (lambda: AdaptiveInputConfig(shares=(0.5, 0.2)), r"shares must rise and lie between 0 and 1, got \(0.5, 0.2\)"),
+        (lambda: AdaptiveInputConfig(shares=(0.5, 1.0)), "shares must rise and lie between 0 and 1"),
         (lambda: Tie(False), "tie must share something"),
-        (lambda: EntmaxAttention(0.5), "alpha must be at least 1, got 0.5"),
-        (lambda: LearnedEntmaxAttention(2.0), "initial must lie strictly between 1 and 2, got 2.0"),
+        (lambda: EntmaxConfig(0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: LearnedEntmaxConfig(2.0), "initial must lie strictly between 1 and 2, got 2.0"),
         (
-            lambda: config(body=LSTM, mapping=EntmaxAttention()),
-            r"mapping must stay SoftmaxAttention\(\) for an LSTM, which has no attention",
+            lambda: config(body=LSTM, mapping=EntmaxConfig()),
+            r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
         ),
         (
-            lambda: config(Characters(), AdaptiveSoftmax(CUTS), tie=Tie()),
-            "tie must join Adaptive with AdaptiveSoftmax, .* got Characters with AdaptiveSoftmax; leave tie out",
+            lambda: config(CharacterInputConfig(), AdaptiveOutputConfig(CUTS), tie=Tie()),
+            "tie must join AdaptiveInputConfig with AdaptiveOutputConfig, .* "
+            "got CharacterInputConfig with AdaptiveOutputConfig; leave tie out",
         ),
-        (lambda: config(Fixed(), AdaptiveSoftmax(CUTS), tie=Tie()), "got Fixed with AdaptiveSoftmax"),
-        (lambda: config(Fixed(), Full(), tie=Tie(head=True)), "tie.head must be False for Full, which has no head"),
         (
-            lambda: config(Adaptive(CUTS), AdaptiveSoftmax((20, 70)), tie=Tie()),
+            lambda: config(FixedInputConfig(), AdaptiveOutputConfig(CUTS), tie=Tie()),
+            "got FixedInputConfig with AdaptiveOutputConfig",
+        ),
+        (
+            lambda: config(FixedInputConfig(), FullOutputConfig(), tie=Tie(head=True)),
+            "tie.head must be False for FullOutputConfig, which has no head",
+        ),
+        (
+            lambda: config(AdaptiveInputConfig(CUTS), AdaptiveOutputConfig((20, 70)), tie=Tie()),
             r"the same cutoffs to be tied, got \(20, 60\) and \(20, 70\)",
         ),
         (
-            lambda: config(Adaptive(CUTS), AdaptiveSoftmax(CUTS, factor=2), tie=Tie()),
+            lambda: config(AdaptiveInputConfig(CUTS), AdaptiveOutputConfig(CUTS, factor=2), tie=Tie()),
             "the same factor to be tied, got 4 and 2",
         ),
         (
-            lambda: config(Adaptive(CUTS), AdaptiveSoftmax(CUTS, head_projection=False), tie=Tie(head=True)),
+            lambda: config(
+                AdaptiveInputConfig(CUTS), AdaptiveOutputConfig(CUTS, head_projection=False), tie=Tie(head=True)
+            ),
             "tie.head must be False for an output with head_projection=False",
         ),
         (
-            lambda: config(Fixed(5), Full(4), tie=Tie()),
-            "tie must join tables of one width, got 5 in Fixed and 4 in Full; set the output's dim to 5",
+            lambda: config(FixedInputConfig(5), FullOutputConfig(4), tie=Tie()),
+            "tie must join tables of one width, got 5 in FixedInputConfig and 4 in FullOutputConfig; "
+            "set the output's dim to 5",
         ),
         (
-            lambda: config(Fixed(), Mixture(3), AWD, tie=Tie()),
-            "got 8 in Fixed and 16 in Mixture; set the output's dim to 8, or leave tie out",
+            lambda: config(FixedInputConfig(), MixtureOutputConfig(3), AWD, tie=Tie()),
+            "got 8 in FixedInputConfig and 16 in MixtureOutputConfig; set the output's dim to 8, or leave tie out",
         ),
         (
-            lambda: config(Adaptive(CUTS, dim=8), AdaptiveSoftmax(CUTS), tie=Tie()),
-            "got 8 in Adaptive and 16 in AdaptiveSoftmax",
+            lambda: config(AdaptiveInputConfig(CUTS, dim=8), AdaptiveOutputConfig(CUTS), tie=Tie()),
+            "got 8 in AdaptiveInputConfig and 16 in AdaptiveOutputConfig",
         ),
         (
-            lambda: config(Adaptive(CUTS), AdaptiveSoftmax(CUTS), tie=Tie(head=True)),
+            lambda: config(AdaptiveInputConfig(CUTS), AdaptiveOutputConfig(CUTS), tie=Tie(head=True)),
             "tie.head must be False for an output whose head is as wide as the model, 16, .* head_projection=True",
         ),
         (
-            lambda: config(Fixed(5), Mixture(2, dim=5), tie=Tie(projections=True)),
-            "tie.projections must be False where a layer has no projection, got True and Mixture without",
+            lambda: config(FixedInputConfig(5), MixtureOutputConfig(2, dim=5), tie=Tie(projections=True)),
+            "tie.projections must be False where a layer has no projection, got True and MixtureOutputConfig without",
         ),
         (
-            lambda: config(Fixed(), Full(), tie=Tie(projections=True)),
-            "got True and Fixed and Full without",
+            lambda: config(FixedInputConfig(), FullOutputConfig(), tie=Tie(projections=True)),
+            "got True and FixedInputConfig and FullOutputConfig without",
         ),
         (
-            lambda: config(Fixed(5), Full(5), AWD, tie=Tie(projections=True)),
+            lambda: config(FixedInputConfig(5), FullOutputConfig(5), AWD, tie=Tie(projections=True)),
             "where the body reads and gives vectors of different widths, got 8 and 16; share the tables alone",
         ),
         (
-            lambda: config(body=AWD, mapping=EntmaxAttention()),
-            r"mapping must stay SoftmaxAttention\(\) for an LSTM, which has no attention",
+            lambda: config(body=AWD, mapping=EntmaxConfig()),
+            r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
         ),
         (lambda: PLIFConfig(0), "pieces must be at least 1, got 0"),
         (lambda: PLIFConfig(bound=0.0), "bound must be a positive finite number, got 0.0"),
@@ -166,26 +187,31 @@ def test_wrong_combinations_are_refused(make: Callable[[], object], message: str
 
 
 def test_every_field_can_be_set_from_the_command_line() -> None:
-    given = config(Adaptive(CUTS), AdaptiveSoftmax(CUTS), tie=Tie(projections=True), mapping=LearnedEntmaxAttention())
+    given = config(
+        AdaptiveInputConfig(CUTS),
+        AdaptiveOutputConfig(CUTS),
+        tie=Tie(projections=True),
+        mapping=LearnedEntmaxConfig(),
+    )
     words = "--body.num-layers 4 --input.cutoffs 5 7 --output.cutoffs 5 7 --tie.no-projections --mapping.initial 1.5"
     changed = tyro.cli(LanguageModelConfig, default=given, args=words.split(), config=(tyro.conf.AvoidSubcommands,))
     assert changed == config(
-        Adaptive((5, 7)),
-        AdaptiveSoftmax((5, 7)),
+        AdaptiveInputConfig((5, 7)),
+        AdaptiveOutputConfig((5, 7)),
         replace(BODY, num_layers=4),
         tie=Tie(),
-        mapping=LearnedEntmaxAttention(1.5),
+        mapping=LearnedEntmaxConfig(1.5),
     )
 
 
 def test_fields_of_a_transform_and_an_awd_lstm_can_be_set_from_the_command_line() -> None:
-    given = config(Fixed(), Full(transform=PLIFConfig()), AWDLSTMConfig(), tie=Tie())
+    given = config(FixedInputConfig(), FullOutputConfig(transform=PLIFConfig()), AWDLSTMConfig(), tie=Tie())
     line = "--body.num-layers 2 --body.penalty norm --body.weight-dropout 0.1 --output.transform.rate 0.001 "
     line += "--output.transform.pieces 9 --output.bias"
     changed = tyro.cli(LanguageModelConfig, default=given, args=line.split(), config=(tyro.conf.AvoidSubcommands,))
     assert changed == config(
-        Fixed(),
-        Full(bias=True, transform=PLIFConfig(9, rate=0.001)),
+        FixedInputConfig(),
+        FullOutputConfig(bias=True, transform=PLIFConfig(9, rate=0.001)),
         AWDLSTMConfig(num_layers=2, penalty="norm", weight_dropout=0.1),
         tie=Tie(),
     )
@@ -206,10 +232,13 @@ def test_fields_are_plain_values() -> None:
 def test_configs_are_made_without_torch() -> None:
     script = """
 import sys
-from anymax.models import Adaptive, AdaptiveSoftmax, LanguageModelConfig, Tie, TransformerConfig
-from anymax.models import AWDLSTMConfig, Fixed, Full, PLIFConfig
-LanguageModelConfig(Adaptive((2, 5)), AdaptiveSoftmax((2, 5)), TransformerConfig(16, 1, 2, 16), Tie()).toy()
-LanguageModelConfig(Fixed(), Full(transform=PLIFConfig()), AWDLSTMConfig(), Tie()).toy()
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie, TransformerConfig
+from anymax.transforms import PLIFConfig
+from anymax.vocabulary import AdaptiveInputConfig, AdaptiveOutputConfig, FixedInputConfig, FullOutputConfig
+LanguageModelConfig(
+    AdaptiveInputConfig((2, 5)), AdaptiveOutputConfig((2, 5)), TransformerConfig(16, 1, 2, 16), Tie()
+).toy()
+LanguageModelConfig(FixedInputConfig(), FullOutputConfig(transform=PLIFConfig()), AWDLSTMConfig(), Tie()).toy()
 assert "torch" not in sys.modules
 """
     result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
@@ -218,6 +247,8 @@ assert "torch" not in sys.modules
 
 def test_a_lexicon_is_what_a_model_is_built_for() -> None:
     lexicon = anymax.data.Lexicon.from_words(["to", "be", "or", "not", "to", "be"])
-    model = build_language_model(config(Characters(4, ((1, 4),), max_bytes=2), AdaptiveSoftmax(shares=(0.5,))), lexicon)
+    model = build_language_model(
+        config(CharacterInputConfig(4, ((1, 4),), max_bytes=2), AdaptiveOutputConfig(shares=(0.5,))), lexicon
+    )
     assert model.output.vocabulary_size == len(lexicon) == 6
     assert (model.input.end_index, model.input.unknown_index) == (lexicon.eos, lexicon.unk)

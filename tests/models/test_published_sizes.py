@@ -3,33 +3,28 @@
 import pytest
 import torch
 
-from anymax.models import (
-    AWDLSTMConfig,
-    Fixed,
-    Full,
-    LanguageModelConfig,
-    Mixture,
-    PLIFConfig,
-    Tie,
-    build_language_model,
-)
+from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie, build_language_model
+from anymax.transforms import PLIFConfig
+from anymax.vocabulary import FixedInputConfig, FullOutputConfig, MixtureOutputConfig
 from tests.lexicons import Made
 
 PENN, WIKITEXT_2 = 10_000, 33_278
 
 
 def awd(
-    output: Full | Mixture, input_dim: int = 400, hidden_dim: int = 1150, output_dim: int = 400
+    output: FullOutputConfig | MixtureOutputConfig, input_dim: int = 400, hidden_dim: int = 1150, output_dim: int = 400
 ) -> LanguageModelConfig:
-    return LanguageModelConfig(Fixed(), output, AWDLSTMConfig(input_dim, hidden_dim, 3, output_dim), tie=Tie())
+    return LanguageModelConfig(
+        FixedInputConfig(), output, AWDLSTMConfig(input_dim, hidden_dim, 3, output_dim), tie=Tie()
+    )
 
 
 def softmax(dim: int = 400, hidden_dim: int = 1150, **options: object) -> LanguageModelConfig:
-    return awd(Full(bias=True, **options), dim, hidden_dim, dim)
+    return awd(FullOutputConfig(bias=True, **options), dim, hidden_dim, dim)
 
 
 def mixture_of(num_experts: int, *sizes: int, **options: object) -> LanguageModelConfig:
-    return awd(Mixture(num_experts, dim=sizes[0], **options), *sizes)
+    return awd(MixtureOutputConfig(num_experts, dim=sizes[0], **options), *sizes)
 
 
 PENN_MIXTURE, WIKITEXT_2_MIXTURE, WIDE = (280, 960, 620), (300, 1150, 650), (400, 1150, 400)

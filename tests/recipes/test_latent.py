@@ -12,10 +12,19 @@ import torch
 
 from anymax.data.image_config import ImageSet
 from anymax.data.images import Images
-from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
-from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
+from anymax.latent import (
+    DenseMarginalConfig,
+    GumbelConfig,
+    IndependentConfig,
+    NVILConfig,
+    ScoreFunctionConfig,
+    SparseMapConfig,
+    SparseMarginalConfig,
+    SumAndSampleConfig,
+    TopKSparsemaxConfig,
+)
 from anymax.recipes import choices, find, names
-from anymax.training import Adam, Constant, Ranks, as_plain, run_config, train
+from anymax.training import AdamConfig, Constant, Ranks, as_plain, run_config, train
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
 from anymax.training.tasks.signalling.config import Signalling
@@ -124,18 +133,18 @@ def test_models_have_the_size_of_the_paper(name: str, monkeypatch: pytest.Monkey
 def estimator_of(choice: str, rate: float) -> object:
     """What a choice stands for, where relaxed samples get colder at a rate."""
     return {
-        "sparse": SparseSum(),
-        "sparsemap": SparseSum(),
-        "budget": SparseSum(),
-        "topk": SparseSum(),
-        "dense": DenseSum(),
-        "sfe": Score("average"),
-        "sfe_success": Score("average"),
-        "sfe_plus": Score("sample"),
-        "nvil": LearnedBaseline(512),
-        "gumbel": Relaxed(rate, floor=0.5, every=1000),
-        "st_gumbel": Relaxed(rate, floor=0.5, every=1000, hard=True),
-        "sum_and_sample": SumSample(1),
+        "sparse": SparseMarginalConfig(),
+        "sparsemap": SparseMarginalConfig(),
+        "budget": SparseMarginalConfig(),
+        "topk": SparseMarginalConfig(),
+        "dense": DenseMarginalConfig(),
+        "sfe": ScoreFunctionConfig("average"),
+        "sfe_success": ScoreFunctionConfig("average"),
+        "sfe_plus": ScoreFunctionConfig("sample"),
+        "nvil": NVILConfig(512),
+        "gumbel": GumbelConfig(rate, floor=0.5, every=1000),
+        "st_gumbel": GumbelConfig(rate, floor=0.5, every=1000, hard=True),
+        "sum_and_sample": SumAndSampleConfig(1),
     }[choice]
 
 
@@ -146,7 +155,7 @@ CLASS_RATES = {"sparse": 5e-4, "sfe": 1e-4, "sfe_plus": 1e-4}
 def test_classification_is_trained_as_published(choice: str):
     config = find(f"latent.ssvae.{choice}")()
     task, lr = config.task, CLASS_RATES.get(choice, 1e-3)
-    assert (config.optimizer, config.schedule) == (Adam(lr, weight_decay=1e-5), Constant())
+    assert (config.optimizer, config.schedule) == (AdamConfig(lr, weight_decay=1e-5), Constant())
     assert (config.epochs, task.warm_epochs) == (300, 100) and lr * task.warm_rate == pytest.approx(1e-3)
     assert (task.images.name, task.images.num_valid(60_000)) == ("mnist", 10_000)
     assert (task.num_labelled, task.batch_size, task.entropy) == (5000, 64, 1.0)
@@ -172,13 +181,13 @@ MESSAGES = {
 def test_games_are_trained_as_published(choice: str):
     config = find(f"latent.signalling_features.{choice}")()
     task, (lr, entropy) = config.task, MESSAGES[choice]
-    assert (config.optimizer, config.schedule) == (Adam(lr), Constant()) and config.optimizer.weight_decay == 0
+    assert (config.optimizer, config.schedule) == (AdamConfig(lr), Constant()) and config.optimizer.weight_decay == 0
     assert config.epochs * task.num_batches == 50_000 and (task.batch_size, task.entropy) == (64, entropy)
     assert (task.num_messages, task.num_candidates, task.dim, task.num_units, task.scale) == (256, 16, 256, 512, 10.0)
     assert task.distinct == "labels" and not task.centred and task.images.path is not None
     assert task.mapping == ("sparsemax" if choice == "sparse" else "softmax")
     # Nothing is published for this one, and with no baseline it ends in one message for all.
-    averaged = SumSample(1, baseline="average")
+    averaged = SumAndSampleConfig(1, baseline="average")
     assert task.estimator == (averaged if choice == "sum_and_sample" else estimator_of(choice, 1e-5))
     assert task.pick == (task.estimator if choice in ("sfe_success", "sfe_plus") else None)
 
@@ -210,12 +219,16 @@ CODES = {
 def test_codes_are_trained_as_published(name: str, num_bits: int, choice: str):
     config, is_long = find(f"latent.{name}.{choice}")(), num_bits == 128
     task = config.task
-    assert (config.optimizer, config.schedule) == (Adam(CODES[choice][is_long]), Constant())
+    assert (config.optimizer, config.schedule) == (AdamConfig(CODES[choice][is_long]), Constant())
     assert (config.epochs, task.num_bits, task.images.num_valid(60_000)) == (100, num_bits, 5000)
     assert task.batch_size == (16 if is_long and choice in ("sparsemap", "budget") else 64)
     assert task.estimator == estimator_of(choice, CODES[choice][2 + is_long])
-    mappings = {"sparsemap": SparseMapBits(), "budget": SparseMapBits(num_bits // 2), "topk": TopKBits(10)}
-    assert task.mapping == mappings.get(choice, IndependentBits())
+    mappings = {
+        "sparsemap": SparseMapConfig(),
+        "budget": SparseMapConfig(num_bits // 2),
+        "topk": TopKSparsemaxConfig(10),
+    }
+    assert task.mapping == mappings.get(choice, IndependentConfig())
 
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if "_quick" in name])

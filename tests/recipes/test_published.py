@@ -7,7 +7,7 @@ import torch
 
 from anymax.models import LanguageModelConfig, build_language_model
 from anymax.recipes import billion_word, find, names, wikitext103
-from anymax.training.optimizers import Nesterov
+from anymax.training.optimizers import NesterovConfig
 from anymax.training.tasks.language_modeling.config import Blocks, Sentences
 from tests.lexicons import Made
 
@@ -101,7 +101,7 @@ def test_wikitext_models_are_trained_as_the_paper_says(name: str) -> None:
     assert (body.num_layers, body.num_heads) == (16, 8 if name.endswith("fairseq") else 16)
     more = name.endswith("more_dropout")
     assert (body.dropout, body.attention_dropout, body.activation_dropout) == (0.4 if more else 0.3, 0.1, 0.1)
-    assert (run.optimizer, run.clip, run.steps) == (Nesterov(1.0, momentum=0.99), 0.1, 286_000)
+    assert (run.optimizer, run.clip, run.steps) == (NesterovConfig(1.0, momentum=0.99), 0.1, 286_000)
     assert isinstance(batching, Blocks) and run.task.evaluation.block == batching.block
     assert run.task.evaluation.windows == "sentences"
     # Blocks of 3072 do not make 65,536.
@@ -127,7 +127,7 @@ def test_billion_word_models_are_trained_as_the_paper_says(name: str) -> None:
     run = find(f"billion_word.{name}")()
     body, batching = run.task.model.body, run.task.batching
     assert (body.num_heads, body.dropout, body.attention_dropout, body.activation_dropout) == (16, 0.1, 0.1, 0.0)
-    assert (run.optimizer, run.clip, run.steps) == (Nesterov(1.0, momentum=0.99), 0.1, 975_000)
+    assert (run.optimizer, run.clip, run.steps) == (NesterovConfig(1.0, momentum=0.99), 0.1, 975_000)
     of_table_1 = name.endswith(("large", "large_batch"))
     assert batching == Sentences(131_072 if of_table_1 else 65_536) and run.accumulate == 1
 
@@ -135,7 +135,7 @@ def test_billion_word_models_are_trained_as_the_paper_says(name: str) -> None:
 def test_tails_are_dropped_on_wikitext_alone_but_where_a_name_says_so() -> None:
     for name in ROWS:
         output = find(name)().task.model.output
-        if type(output).__name__ == "AdaptiveSoftmax":
+        if type(output).__name__ == "AdaptiveOutputConfig":
             dropped = name.startswith("wikitext103") and not name.endswith("no_tail_dropout")
             assert output.tail_dropout == (0.2 if dropped else 0.0)
             assert output.softmax_input_dropout == (0.2 if name.endswith("fairseq") else 0.0)

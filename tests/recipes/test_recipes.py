@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anymax.attention import LearnedEntmaxConfig
 from anymax.data import Lexicon
-from anymax.models import Full, LearnedEntmaxAttention, build_language_model, learned_alphas
+from anymax.models import build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
 from anymax.training.config import LanguageModeling, RunConfig, run_config
-from anymax.training.optimizers import Adam
+from anymax.training.optimizers import AdamConfig
 from anymax.training.plain import as_plain
+from anymax.vocabulary import FullOutputConfig
 
 FACTORIZATIONS = ["softmax", "softmax_tied", "bpe", "bpe_tied", "adaptive_softmax", "character_cnn", "adaptive"]
 FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
@@ -69,13 +71,13 @@ def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() 
 def test_the_outputs_of_the_dirichlet_experiment_differ_in_the_output_and_its_rate_alone() -> None:
     runs = [find(name)() for name in names() if name.startswith("dirichlet.")]
     assert len({repr(run.task.output) for run in runs}) == len(runs) == 7
-    same = [replace(run, task=replace(run.task, output=Full()), optimizer=Adam(1.0)) for run in runs]
+    same = [replace(run, task=replace(run.task, output=FullOutputConfig()), optimizer=AdamConfig(1.0)) for run in runs]
     assert all(run == same[0] for run in same)
 
 
 def test_learned_alphas_are_those_of_all_heads() -> None:
     run = sotu.adaptive_tied_entmax()
-    assert isinstance(run.task.model.mapping, LearnedEntmaxAttention)
+    assert isinstance(run.task.model.mapping, LearnedEntmaxConfig)
     with torch.device("meta"):
         model = build_language_model(run.task.model, Lexicon.from_counts({f"word{i}": 1 for i in range(20_000)}))
     assert all(block.attention.mapping is not None for block in model.blocks)

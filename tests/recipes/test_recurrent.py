@@ -5,7 +5,7 @@ import torch
 
 from anymax.models import AWDLSTMConfig, build_language_model
 from anymax.recipes import find, names
-from anymax.training.optimizers import SGD, Adam, AveragedSGD
+from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.tasks.language_modeling.config import Contiguous
 from anymax.training.triggers import NonMonotone
 from tests.lexicons import Made
@@ -54,7 +54,11 @@ def test_training_has_the_published_flags(
     config = find(name)()
     task, optimizer = config.language_modeling(), config.optimizer
     body, batching = task.model.body, task.batching
-    assert isinstance(body, AWDLSTMConfig) and isinstance(batching, Contiguous) and isinstance(optimizer, AveragedSGD)
+    assert (
+        isinstance(body, AWDLSTMConfig)
+        and isinstance(batching, Contiguous)
+        and isinstance(optimizer, AveragedSGDConfig)
+    )
     assert rates == (
         body.word_dropout,
         body.input_dropout,
@@ -71,7 +75,7 @@ def test_training_has_the_published_flags(
 
 def test_the_other_optimizers_change_nothing_else() -> None:
     plain = find("merity.ptb")()
-    for name, kind in (("merity.ptb_sgd", SGD), ("merity.ptb_adam", Adam)):
+    for name, kind in (("merity.ptb_sgd", SGDConfig), ("merity.ptb_adam", AdamConfig)):
         other = find(name)()
         assert isinstance(other.optimizer, kind) and other.task == plain.task and other.epochs == plain.epochs
 

@@ -10,9 +10,17 @@ import torch
 
 from anymax.data.image_config import ImageSet
 from anymax.data.images import Images
-from anymax.models.bit_mapping_config import IndependentBits, TopKBits
-from anymax.models.estimator_config import DenseSum, LearnedBaseline, Relaxed, Score, SparseSum, SumSample
-from anymax.training import Adam, Constant, Ranks, RunConfig
+from anymax.latent import (
+    DenseMarginalConfig,
+    GumbelConfig,
+    IndependentConfig,
+    NVILConfig,
+    ScoreFunctionConfig,
+    SparseMarginalConfig,
+    SumAndSampleConfig,
+    TopKSparsemaxConfig,
+)
+from anymax.training import AdamConfig, Constant, Ranks, RunConfig
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.image_task import ImageTask
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
@@ -21,30 +29,30 @@ from anymax.training.tasks.signalling.config import Signalling
 ImageConfig = SemiSupervised | Signalling | BitVectors
 
 DIGITS = ImageSet()
-NVIL = LearnedBaseline(8)
-CLASSES = SemiSupervised(DIGITS, SparseSum(), "sparsemax").toy()
-GAMES = Signalling(DIGITS, SparseSum(), "sparsemax").toy()
-CODES = BitVectors(DIGITS, 6, SparseSum(), TopKBits(4)).toy()
+NVIL = NVILConfig(8)
+CLASSES = SemiSupervised(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
+GAMES = Signalling(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
+CODES = BitVectors(DIGITS, 6, SparseMarginalConfig(), TopKSparsemaxConfig(4)).toy()
 # Estimators without luck.
 EXACT: dict[str, ImageConfig] = {
     "classes": CLASSES,
-    "classes of softmax": SemiSupervised(DIGITS, DenseSum()).toy(),
+    "classes of softmax": SemiSupervised(DIGITS, DenseMarginalConfig()).toy(),
     "games": GAMES,
-    "games of softmax": Signalling(DIGITS, DenseSum()).toy(),
+    "games of softmax": Signalling(DIGITS, DenseMarginalConfig()).toy(),
     "codes": CODES,
-    "codes of independent bits": BitVectors(DIGITS, 6, DenseSum(), IndependentBits()).toy(),
+    "codes of independent bits": BitVectors(DIGITS, 6, DenseMarginalConfig(), IndependentConfig()).toy(),
 }
 # Estimators that draw, and most of which keep a state: what was before, how many steps, a network.
 DRAWN: dict[str, ImageConfig] = {
-    "classes by average": SemiSupervised(DIGITS, Score("average")).toy(),
+    "classes by average": SemiSupervised(DIGITS, ScoreFunctionConfig("average")).toy(),
     "classes by nvil": SemiSupervised(DIGITS, NVIL).toy(),
-    "classes relaxed": SemiSupervised(DIGITS, Relaxed(0.1, every=2)).toy(),
-    "classes by sum and sample": SemiSupervised(DIGITS, SumSample(baseline="average")).toy(),
-    "games by average": Signalling(DIGITS, Score("average"), pick=Score("average")).toy(),
-    "games by sample": Signalling(DIGITS, Score("sample"), pick=Score("sample")).toy(),
-    "games relaxed": Signalling(DIGITS, Relaxed(0.1, every=2, hard=True, published=True)).toy(),
-    "codes by nvil": BitVectors(DIGITS, 6, NVIL, IndependentBits()).toy(),
-    "codes relaxed": BitVectors(DIGITS, 6, Relaxed(0.1, every=2, published=True), IndependentBits()).toy(),
+    "classes relaxed": SemiSupervised(DIGITS, GumbelConfig(0.1, every=2)).toy(),
+    "classes by sum and sample": SemiSupervised(DIGITS, SumAndSampleConfig(baseline="average")).toy(),
+    "games by average": Signalling(DIGITS, ScoreFunctionConfig("average"), pick=ScoreFunctionConfig("average")).toy(),
+    "games by sample": Signalling(DIGITS, ScoreFunctionConfig("sample"), pick=ScoreFunctionConfig("sample")).toy(),
+    "games relaxed": Signalling(DIGITS, GumbelConfig(0.1, every=2, hard=True, published=True)).toy(),
+    "codes by nvil": BitVectors(DIGITS, 6, NVIL, IndependentConfig()).toy(),
+    "codes relaxed": BitVectors(DIGITS, 6, GumbelConfig(0.1, every=2, published=True), IndependentConfig()).toy(),
 }
 
 
@@ -54,7 +62,7 @@ def build(config: ImageConfig, ranks: Ranks | None = None, seed: int = 1) -> Ima
 
 
 def run(config: ImageConfig, steps: int, lr: float = 1e-2, **changes: object) -> RunConfig:
-    return RunConfig(config, Adam(lr), Constant(), steps=steps, threads=1, device="cpu", **changes)
+    return RunConfig(config, AdamConfig(lr), Constant(), steps=steps, threads=1, device="cpu", **changes)
 
 
 def black_or_white(task: ImageTask) -> None:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
-from anymax.training import AtEpoch, AveragedSGD, Constant, RunConfig, joined, resume, run_config, train
+from anymax.training import AtEpoch, AveragedSGDConfig, Constant, RunConfig, joined, resume, run_config, train
 from anymax.training.parallel import accumulating, whole, wrap
 from anymax.training.ranks import PeerError, leave
 from anymax.training.tensors import load_model, model_tensors
@@ -97,7 +97,7 @@ def check_averages_come_and_go_in_a_sharded_model() -> None:
     with joined("cpu") as ranks:
         task, other = (Toy(dropout=0.0).build(Path(), ranks, seed=1, announce=lambda *_: None) for _ in range(2))
         model, alone = wrap(task, ranks, "fsdp", compile=False), other.model
-        run = RunConfig(Toy(), AveragedSGD(0.5, begin=AtEpoch(0)), Constant(), steps=2)
+        run = RunConfig(Toy(), AveragedSGDConfig(0.5, begin=AtEpoch(0)), Constant(), steps=2)
         updater = Updater(task.model, run, ranks)
         updater.averaging.begin()
         words, state = torch.tensor([[1, 2, 3]]), torch.zeros(1, 8)

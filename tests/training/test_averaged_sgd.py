@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anymax.training import AveragedSGD, NonMonotone
+from anymax.training import AveragedSGDConfig, NonMonotone
 from anymax.training.averaged_sgd import AveragedSGD as Optimizer
 
 RATES = [0.3, 0.1, 0.2, 0.4, 0.1, 0.3, 0.2, 0.15]
@@ -40,7 +40,7 @@ def averages(optimizer: Optimizer, parameters: list[nn.Parameter]) -> list[Tenso
 
 def test_before_it_begins_it_is_plain_sgd_and_holds_nothing(start, gradients):
     ours, theirs = parameters_of(start), parameters_of(start)
-    optimizer = AveragedSGD(0.1, weight_decay=0.01, decay=0.5).build(ours)
+    optimizer = AveragedSGDConfig(0.1, weight_decay=0.01, decay=0.5).build(ours)
     plain = torch.optim.SGD(theirs, 0.1, weight_decay=0.01)
     for lr, gradient in zip(RATES, gradients, strict=True):
         step(optimizer, ours, lr, gradient)
@@ -55,7 +55,7 @@ def test_before_it_begins_it_is_plain_sgd_and_holds_nothing(start, gradients):
 @pytest.mark.parametrize("left_out", [0, 2])
 def test_averages_are_the_means_of_the_iterates_since_it_began(start, gradients, first: int, left_out: int):
     parameters, iterates = parameters_of(start), []
-    optimizer = AveragedSGD(0.1, weight_decay=0.1, start=left_out).build(parameters)
+    optimizer = AveragedSGDConfig(0.1, weight_decay=0.1, start=left_out).build(parameters)
     expected = [each.clone() for each in start]
     for number, (lr, gradient) in enumerate(zip(RATES, gradients, strict=True)):
         if number == first:
@@ -73,7 +73,7 @@ def test_averages_are_the_means_of_the_iterates_since_it_began(start, gradients,
 
 def test_with_a_decay_the_rate_falls_with_a_power_of_the_steps(start, gradients):
     parameters = parameters_of(start)
-    optimizer = AveragedSGD(0.1, decay=0.5, power=0.6).build(parameters)
+    optimizer = AveragedSGDConfig(0.1, decay=0.5, power=0.6).build(parameters)
     optimizer.begin()
     expected = [each.clone() for each in start]
     for number, (lr, gradient) in enumerate(zip(RATES, gradients, strict=True)):
@@ -88,7 +88,7 @@ def test_with_a_decay_the_rate_falls_with_a_power_of_the_steps(start, gradients)
 def test_published_is_the_asgd_of_torch(start, gradients, dtype, decay: float, power: float, left_out: int):
     start = [each.to(dtype) for each in start]
     ours, theirs = parameters_of(start), parameters_of(start)
-    config = AveragedSGD(0.1, weight_decay=0.01, decay=decay, power=power, start=left_out, published=True)
+    config = AveragedSGDConfig(0.1, weight_decay=0.01, decay=decay, power=power, start=left_out, published=True)
     optimizer = config.build(ours)
     optimizer.begin()
     oracle = torch.optim.ASGD(theirs, 0.1, decay, power, left_out, weight_decay=0.01, foreach=False)
@@ -104,7 +104,7 @@ def test_published_is_the_asgd_of_torch(start, gradients, dtype, decay: float, p
 
 def test_what_is_published_leaves_the_first_iterate_out_and_lags_behind_the_rate(start, gradients):
     exact, published = parameters_of(start), parameters_of(start)
-    optimizers = [AveragedSGD(0.1).build(exact), AveragedSGD(0.1, published=True).build(published)]
+    optimizers = [AveragedSGDConfig(0.1).build(exact), AveragedSGDConfig(0.1, published=True).build(published)]
     for optimizer in optimizers:
         optimizer.begin()
     iterates = []
@@ -123,7 +123,7 @@ def test_what_is_published_leaves_the_first_iterate_out_and_lags_behind_the_rate
 
 def test_an_exchange_and_another_leave_every_bit(start, gradients):
     parameters = parameters_of([each.float() for each in start])
-    optimizer = AveragedSGD(0.1).build(parameters)
+    optimizer = AveragedSGDConfig(0.1).build(parameters)
     optimizer.begin()
     for lr, gradient in zip(RATES, gradients, strict=True):
         step(optimizer, parameters, lr, [each.float() for each in gradient])
@@ -141,7 +141,7 @@ def test_an_exchange_and_another_leave_every_bit(start, gradients):
 
 def test_each_group_has_its_own_rate_and_its_own_average():
     slow, fast = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
-    optimizer = AveragedSGD(1.0).build([{"params": [slow]}, {"params": [fast]}])
+    optimizer = AveragedSGDConfig(1.0).build([{"params": [slow]}, {"params": [fast]}])
     optimizer.begin()
     for _ in range(3):
         for group, lr in zip(optimizer.param_groups, (0.5, 2.0), strict=True):
@@ -155,7 +155,7 @@ def test_each_group_has_its_own_rate_and_its_own_average():
 def test_sparse_gradients_give_what_dense_ones_give():
     tables = [nn.Embedding(6, 3, sparse=is_sparse) for is_sparse in (True, False)]
     tables[1].load_state_dict(tables[0].state_dict())
-    optimizers = [AveragedSGD(0.3, weight_decay=0.1).build(table.parameters()) for table in tables]
+    optimizers = [AveragedSGDConfig(0.3, weight_decay=0.1).build(table.parameters()) for table in tables]
     for optimizer in optimizers:
         optimizer.begin()
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_sparse_gradients_give_what_dense_ones_give():
 
 def test_a_parameter_without_a_gradient_stays_and_is_its_own_average():
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = AveragedSGD(0.1).build([unused, used])
+    optimizer = AveragedSGDConfig(0.1).build([unused, used])
     optimizer.begin()
     used.grad = torch.ones(2)
     optimizer.step()
@@ -185,9 +185,9 @@ def test_a_parameter_without_a_gradient_stays_and_is_its_own_average():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AveragedSGD(0.0), "lr must be above 0 and finite, got 0.0"),
-        (lambda: AveragedSGD(0.1, decay=-1.0), "decay must be at least 0"),
-        (lambda: AveragedSGD(0.1, start=-1), "start must be at least 0, got -1"),
+        (lambda: AveragedSGDConfig(0.0), "lr must be above 0 and finite, got 0.0"),
+        (lambda: AveragedSGDConfig(0.1, decay=-1.0), "decay must be at least 0"),
+        (lambda: AveragedSGDConfig(0.1, start=-1), "start must be at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused(make, message: str):
@@ -196,4 +196,4 @@ def test_what_cannot_be_averaged_is_refused(make, message: str):
 
 
 def test_by_default_it_begins_when_evaluations_get_worse():
-    assert AveragedSGD(0.1).begin == NonMonotone(5)
+    assert AveragedSGDConfig(0.1).begin == NonMonotone(5)

@@ -10,14 +10,24 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from anymax.training import SGD, AtEpoch, AveragedSGD, Constant, NonMonotone, open_run, read_metrics, resume, train
+from anymax.training import (
+    AtEpoch,
+    AveragedSGDConfig,
+    Constant,
+    NonMonotone,
+    SGDConfig,
+    open_run,
+    read_metrics,
+    resume,
+    train,
+)
 from anymax.training.checkpoints import Checkpoints
 from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
 
 TASK = Toy(carries=True, random_lengths=True, batch_size=5, num_tokens=58, penalty=0.01, bias_rate=0.5)
 # So fast that evaluations soon get worse.
-OPTIMIZER = AveragedSGD(2.0, begin=NonMonotone(1))
+OPTIMIZER = AveragedSGDConfig(2.0, begin=NonMonotone(1))
 EVERY_STEP = {"schedule": Constant(), "evaluate_every": 1, "log_every": 1, "checkpoint_every": 1, "clip": None}
 CONFIG = toy_config(TASK, optimizer=OPTIMIZER, **EVERY_STEP, keep=99, steps=8)
 SWITCH = 3
@@ -37,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same steps without averages."""
     folder = tmp_path_factory.mktemp("plain") / "run"
-    train(replace(CONFIG, optimizer=SGD(2.0)), folder)
+    train(replace(CONFIG, optimizer=SGDConfig(2.0)), folder)
     return folder
 
 
@@ -87,7 +97,7 @@ def test_a_run_goes_on_to_the_bit_before_at_and_after_the_switch(tmp_path: Path,
 
 
 def test_what_is_published_goes_on_to_the_bit(tmp_path: Path):
-    config = replace(CONFIG, optimizer=AveragedSGD(1.0, begin=AtEpoch(1), decay=0.1, start=2, published=True))
+    config = replace(CONFIG, optimizer=AveragedSGDConfig(1.0, begin=AtEpoch(1), decay=0.1, start=2, published=True))
     train(config, tmp_path / "whole")
     for step in (2, 4, 6):
         shutil.copytree(tmp_path / "whole", tmp_path / str(step))
@@ -96,7 +106,7 @@ def test_what_is_published_goes_on_to_the_bit(tmp_path: Path):
 
 
 def test_evaluating_and_saving_averages_changes_nothing_in_training(tmp_path: Path):
-    often = replace(CONFIG, optimizer=AveragedSGD(1.0, begin=AtEpoch(0)))
+    often = replace(CONFIG, optimizer=AveragedSGDConfig(1.0, begin=AtEpoch(0)))
     train(often, tmp_path / "often")
     train(replace(often, evaluate_every=None, checkpoint_every=100), tmp_path / "rarely")
     for file in ("model", "optimizer"):
@@ -108,7 +118,11 @@ def test_an_epoch_begins_averaging_with_the_step_after_it(tmp_path: Path):
     # Two batches are an epoch.
     task = replace(TASK, random_lengths=False)
     reporter = StoppingAt()
-    train(replace(CONFIG, task=task, optimizer=AveragedSGD(0.5, begin=AtEpoch(2))), tmp_path / "run", reporter=reporter)
+    train(
+        replace(CONFIG, task=task, optimizer=AveragedSGDConfig(0.5, begin=AtEpoch(2))),
+        tmp_path / "run",
+        reporter=reporter,
+    )
     assert reporter.told == ["averaging begins after step 4"]
 
 
@@ -123,7 +137,7 @@ def test_an_undefined_loss_in_the_step_that_begins_it_loses_nothing(tmp_path: Pa
 
 
 def test_what_overflowed_is_never_saved(tmp_path: Path):
-    config = replace(CONFIG, optimizer=AveragedSGD(1e38, begin=AtEpoch(0)), evaluate_every=None)
+    config = replace(CONFIG, optimizer=AveragedSGDConfig(1e38, begin=AtEpoch(0)), evaluate_every=None)
     assert train(config, tmp_path / "run").stopped == "diverged"
     for step in Checkpoints(tmp_path / "run" / "checkpoints").steps():
         for file in ("model", "optimizer"):

@@ -12,7 +12,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anymax.training import SGD, Adagrad, Adam, AdamW, AtEpoch, AveragedSGD, Nesterov, Ranks, resume, train
+from anymax.training import (
+    AdagradConfig,
+    AdamConfig,
+    AdamWConfig,
+    AtEpoch,
+    AveragedSGDConfig,
+    NesterovConfig,
+    Ranks,
+    SGDConfig,
+    resume,
+    train,
+)
 from anymax.training.checkpoints import Checkpoints, DamagedError
 from anymax.training.progress import Evaluated
 from anymax.training.tensors import (
@@ -215,7 +226,7 @@ def test_a_model_and_its_optimizer_go_on_from_their_tensors(tmp_path: Path):
         optimizer.zero_grad()
 
     model, other = Tied(), Tied()
-    optimizers = [Adam(0.1).build(each.parameters()) for each in (model, other)]
+    optimizers = [AdamConfig(0.1).build(each.parameters()) for each in (model, other)]
     step(model, optimizers[0])
     held = [model_tensors(model), optimizer_tensors(model, optimizers[0])]
     saved = [{name: tensor.clone() for name, tensor in gathered(each, Ranks()).items()} for each in held]
@@ -267,7 +278,7 @@ def test_a_state_that_the_optimizer_would_not_make_is_refused(entry: str, change
         for key, made in MADE_BY_ADAM.items()
     }
     tensors = {name: tensor for name, tensor in {**state, entry: changed}.items() if tensor is not None}
-    optimizer = Adam(0.1).build(model.parameters())
+    optimizer = AdamConfig(0.1).build(model.parameters())
     with pytest.raises(ValueError, match=rf"optimizer.safetensors must fit.*{message}"):
         load_optimizer(model, optimizer, MADE_BY_ADAM, tensors, Path("optimizer.safetensors"))
     load_optimizer(model, optimizer, MADE_BY_ADAM, state, Path("optimizer.safetensors"))
@@ -276,13 +287,13 @@ def test_a_state_that_the_optimizer_would_not_make_is_refused(entry: str, change
 @pytest.mark.parametrize(
     ("optimizer", "made"),
     [
-        (Nesterov(0.1), {"momentum_buffer": (2, 3)}),
-        (Adagrad(0.1), {"step": (), "sum": (2, 3)}),
-        (Adam(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
-        (AdamW(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
-        (SGD(0.1), {}),
-        (AveragedSGD(0.1, begin=AtEpoch(0)), {"iterate": (2, 3), "step": ()}),
-        (AveragedSGD(0.1, begin=AtEpoch(0), published=True), {"iterate": (2, 3), "step": (), "eta": ()}),
+        (NesterovConfig(0.1), {"momentum_buffer": (2, 3)}),
+        (AdagradConfig(0.1), {"step": (), "sum": (2, 3)}),
+        (AdamConfig(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
+        (AdamWConfig(0.1), {"step": (), "exp_avg": (2, 3), "exp_avg_sq": (2, 3)}),
+        (SGDConfig(0.1), {}),
+        (AveragedSGDConfig(0.1, begin=AtEpoch(0)), {"iterate": (2, 3), "step": ()}),
+        (AveragedSGDConfig(0.1, begin=AtEpoch(0), published=True), {"iterate": (2, 3), "step": (), "eta": ()}),
     ],
     ids=lambda each: type(each).__name__,
 )

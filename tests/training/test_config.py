@@ -10,11 +10,12 @@ from typing import Literal
 
 import pytest
 
+import anymax
 from anymax.training import (
-    Adagrad,
-    AdamW,
+    AdagradConfig,
+    AdamWConfig,
     AtEpoch,
-    AveragedSGD,
+    AveragedSGDConfig,
     Constant,
     CosineCycles,
     NonMonotone,
@@ -22,7 +23,7 @@ from anymax.training import (
     from_plain,
     run_config,
 )
-from anymax.training.folder import changes, read_config, write_config
+from anymax.training.folder import CONFIG_FORMAT, changes, read_config, read_plain_config, write_config
 from tests.training.toys import Toy, toy_config
 
 
@@ -127,7 +128,7 @@ def test_what_a_class_refuses_is_told_with_its_place():
 
 
 def test_a_run_config_comes_back_from_its_folder(tmp_path: Path):
-    config = toy_config(optimizer=Adagrad(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
+    config = toy_config(optimizer=AdagradConfig(0.1), schedule=CosineCycles(1, period=4, shrink=0.5), tensorboard=True)
     write_config(tmp_path, config)
     assert read_config(tmp_path, [Toy]) == config
     (tmp_path / "config.json").write_text('{"task": ')
@@ -137,17 +138,42 @@ def test_a_run_config_comes_back_from_its_folder(tmp_path: Path):
         read_config(tmp_path / "elsewhere")
 
 
+def test_a_config_of_another_format_is_refused_by_its_number(tmp_path: Path):
+    write_config(tmp_path, toy_config())
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    assert values.pop("format") == CONFIG_FORMAT
+    for given, told in (
+        ({}, "none"),
+        ({"format": None}, "none"),
+        ({"format": CONFIG_FORMAT - 1}, CONFIG_FORMAT - 1),
+        ({"format": CONFIG_FORMAT + 1}, CONFIG_FORMAT + 1),
+        ({"format": True}, True),
+        ({"format": float(CONFIG_FORMAT)}, float(CONFIG_FORMAT)),
+        ({"format": "new\nline"}, r"'new\nline'"),
+    ):
+        # What stands in the rest is not looked at: old names must not be told as mistakes.
+        file.write_text(json.dumps({**given, **values, "optimizer": {"kind": "Renamed"}}))
+        for read in (read_config, read_plain_config):
+            with pytest.raises(ValueError) as caught:
+                read(tmp_path)
+            assert str(caught.value) == (
+                f"{file} must have format {CONFIG_FORMAT}, which this anymax {anymax.__version__} reads, got {told}; "
+                "train anew, or use the anymax that wrote it"
+            )
+
+
 @pytest.mark.parametrize("every", ["epoch", 3, None])
 def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     config = toy_config(
-        optimizer=AveragedSGD(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
+        optimizer=AveragedSGDConfig(0.1, begin=AtEpoch(3), decay=0.1, start=2, published=True),
         evaluate_every=every,
         start=Path("runs/first"),
         stop=None if every is None else NonMonotone(4),
     )
     write_config(tmp_path, config)
     assert read_config(tmp_path, [Toy]) == config
-    values = json.loads((tmp_path / "config.json").read_text())
+    values = read_plain_config(tmp_path)
     with pytest.raises(ValueError, match=r"evaluate_every must be one of a whole number, 'epoch', null, got 'year'"):
         run_config({**values, "evaluate_every": "year"}, [Toy])
 
@@ -160,12 +186,12 @@ def test_steps_are_added_up_over_epochs_of_different_lengths():
 
 
 def test_a_toy_averages_from_its_first_step_and_begins_by_itself():
-    toy = toy_config(optimizer=AveragedSGD(0.1, decay=0.1), start=Path("first")).toy()
-    assert toy.optimizer == AveragedSGD(0.1, decay=0.1, begin=AtEpoch(0)) and toy.start is None
+    toy = toy_config(optimizer=AveragedSGDConfig(0.1, decay=0.1), start=Path("first")).toy()
+    assert toy.optimizer == AveragedSGDConfig(0.1, decay=0.1, begin=AtEpoch(0)) and toy.start is None
 
 
 def test_changes_between_configs_are_listed_by_place():
-    before, after = toy_config(), toy_config(steps=9, optimizer=AdamW(0.01))
+    before, after = toy_config(), toy_config(steps=9, optimizer=AdamWConfig(0.01))
     assert list(changes(as_plain(before), as_plain(after))) == ["optimizer.lr 0.05 -> 0.01", "steps 7 -> 9"]
 
 
@@ -187,7 +213,7 @@ def test_changes_between_configs_are_listed_by_place():
             r"evaluate_every must be given for stop NonMonotone\(window=3\), which waits for evaluations, got None",
         ),
         (
-            {"evaluate_every": None, "optimizer": AveragedSGD(0.1)},
+            {"evaluate_every": None, "optimizer": AveragedSGDConfig(0.1)},
             r"evaluate_every must be given for optimizer.begin NonMonotone\(window=5\)",
         ),
         ({"threads": 0}, "threads must be at least 1"),
@@ -224,7 +250,8 @@ def test_a_toy_has_the_recipe_and_a_handful_of_steps():
 def test_configs_are_made_without_torch():
     script = (
         "import sys\n"
-        "from anymax.training import AdamW, Cosine, LanguageModeling, RunConfig, as_plain, from_plain, read_config\n"
+        "from anymax.training import AdamWConfig, Cosine, LanguageModeling, RunConfig\n"
+        "from anymax.training import as_plain, from_plain, read_config\n"
         "assert 'torch' not in sys.modules, 'imported torch'\n"
     )
     result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)

@@ -8,33 +8,46 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.models import Full, Mixture, Sparse
-from anymax.models.transform_config import MonotonicNetworkConfig, PLIFConfig, SigConfig
-from anymax.training import Adam, Cosine, Dirichlet, Ranks, RunConfig, as_plain, open_run, resume, run_config, train
+from anymax.training import (
+    AdamConfig,
+    Cosine,
+    Dirichlet,
+    Ranks,
+    RunConfig,
+    as_plain,
+    open_run,
+    resume,
+    run_config,
+    train,
+)
 from anymax.training.tasks.dirichlet.task import DirichletTask
+from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
+from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 from tests.training.differences import differences
 from tests.training.toys import StoppingAt
 
 OUTPUTS = {
-    "linear": Full(),
-    "bias": Full(bias=True),
-    "sigsoftmax": Full(transform=SigConfig()),
-    "plif": Full(transform=PLIFConfig(50, random_start=True)),
-    "monotone": Full(transform=MonotonicNetworkConfig(4, bound=3.0)),
-    "mixture": Mixture(3, bias=False),
-    "sparse": Sparse(1.5),
+    "linear": FullOutputConfig(),
+    "bias": FullOutputConfig(bias=True),
+    "sigsoftmax": FullOutputConfig(transform=SigConfig()),
+    "plif": FullOutputConfig(transform=PLIFConfig(50, random_start=True)),
+    "monotone": FullOutputConfig(transform=MonotonicNetworkConfig(4, bound=3.0)),
+    "mixture": MixtureOutputConfig(3, bias=False),
+    "sparse": SparseOutputConfig(1.5),
 }
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def experiment(output: Full | Mixture | Sparse = OUTPUTS["linear"], **changes: object) -> Dirichlet:
+def experiment(
+    output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig = OUTPUTS["linear"], **changes: object
+) -> Dirichlet:
     return replace(Dirichlet(40, 30, 4, 0.1, output), **changes)
 
 
 def run(task: Dirichlet, steps: int = 40, lr: float = 0.1, **changes: object) -> RunConfig:
-    return RunConfig(task, Adam(lr), Cosine(), steps=steps, threads=1, device="cpu", **changes)
+    return RunConfig(task, AdamConfig(lr), Cosine(), steps=steps, threads=1, device="cpu", **changes)
 
 
 def measure(task: DirichletTask) -> dict[str, float]:
@@ -132,7 +145,7 @@ def test_two_ranks_see_every_context_once_and_sum_to_one_process():
 
 
 def test_a_transform_learns_at_its_own_rate():
-    task = of(experiment(Full(transform=PLIFConfig(50, rate=0.2))))
+    task = of(experiment(FullOutputConfig(transform=PLIFConfig(50, rate=0.2))))
     assert list(task.rates().values()) == [0.2] and next(iter(task.rates())) is task.model.output.transform.weight
     assert of(experiment()).rates() == {}
 
@@ -150,9 +163,9 @@ def test_a_config_comes_back_from_its_file(name: str):
         ({"dim": 0}, "dim must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"concentration": -1.0}, "concentration must be above 0"),
-        ({"output": Full(3)}, "output.dim must be None"),
-        ({"output": Sparse(label_smoothing=0.1)}, "output.label_smoothing must be 0"),
-        ({"output": Mixture(3, latent_dropout=0.1)}, "output.latent_dropout must be 0"),
+        ({"output": FullOutputConfig(3)}, "output.dim must be None"),
+        ({"output": SparseOutputConfig(label_smoothing=0.1)}, "output.label_smoothing must be 0"),
+        ({"output": MixtureOutputConfig(3, latent_dropout=0.1)}, "output.latent_dropout must be 0"),
     ],
 )
 def test_settings_that_make_no_experiment_are_refused(changes: dict[str, object], message: str):

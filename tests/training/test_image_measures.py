@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anymax.evaluation.importance import log_likelihood
-from anymax.models.estimator_config import Score, SparseSum, SumSample
+from anymax.latent import ScoreFunctionConfig, SparseMarginalConfig, SumAndSampleConfig
 from anymax.training.tasks.image_task import EVALUATION_SEED
 from anymax.training.tasks.signalling import task as signalling_task
 from tests.training.image_toys import CLASSES, DRAWN, EXACT, build, measure, small_batches, some_batches, without_noise
@@ -19,7 +19,7 @@ ALL = EXACT | DRAWN
 
 @pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
 def test_classification_is_measured_by_the_likeliest_class_and_the_bound_over_all(mapping: str):
-    estimator = SparseSum() if mapping == "sparsemax" else Score()
+    estimator = SparseMarginalConfig() if mapping == "sparsemax" else ScoreFunctionConfig()
     task = without_noise(build(replace(CLASSES, mapping=mapping, estimator=estimator, entropy=0.5)))
     measured, valid = measure(task), task.images["valid"]
     images = valid.numbers(torch.arange(len(valid)))
@@ -59,7 +59,7 @@ def test_images_with_and_without_a_label_weigh_as_if_all_were_seen_equally_often
 def test_which_images_keep_their_label_depends_on_the_seed_alone():
     one, same, other = (
         build(config, seed=seed)
-        for config, seed in ((CLASSES, 1), (replace(CLASSES, estimator=SumSample()), 1), (CLASSES, 2))
+        for config, seed in ((CLASSES, 1), (replace(CLASSES, estimator=SumAndSampleConfig()), 1), (CLASSES, 2))
     )
     assert torch.equal(one.labelled, same.labelled)
     assert set(one.labelled.tolist()) != set(other.labelled.tolist())

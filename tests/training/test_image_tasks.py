@@ -11,9 +11,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anymax.data.image_config import ImageSet
-from anymax.models.bit_mapping_config import IndependentBits, SparseMapBits, TopKBits
-from anymax.models.estimator_config import DenseSum, Relaxed, SparseSum, SumSample
-from anymax.training import Adam, Ranks, as_plain, resume, run_config, train
+from anymax.latent import (
+    DenseMarginalConfig,
+    GumbelConfig,
+    IndependentConfig,
+    SparseMapConfig,
+    SparseMarginalConfig,
+    SumAndSampleConfig,
+    TopKSparsemaxConfig,
+)
+from anymax.training import AdamConfig, Ranks, as_plain, resume, run_config, train
 from anymax.training.tasks.image_task import ImageTask
 from tests.training.differences import differences
 from tests.training.image_toys import (
@@ -123,7 +130,7 @@ def test_training_does_better_than_guessing(name: str, metric: str, low: float, 
 
 def test_a_learned_baseline_waits_for_its_turn_as_it_is(tmp_path: Path):
     task = replace(DRAWN["classes by nvil"], warm_epochs=100)
-    config = replace(run(task, 4), optimizer=Adam(1e-2, weight_decay=0.1))
+    config = replace(run(task, 4), optimizer=AdamConfig(1e-2, weight_decay=0.1))
     train(config, tmp_path / "run")
     before, after = untrained(config, tmp_path).model.state_dict(), weights(tmp_path / "run", 4)
     changed = {name.partition(".")[0] for name in after if not torch.equal(before[name], after[name])}
@@ -161,11 +168,15 @@ def test_other_images_cannot_go_on_with_a_run(tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (CLASSES, {"estimator": Relaxed(1e-4)}, "mapping must be softmax for the estimator Relaxed"),
-        (GAMES, {"estimator": Relaxed(1e-4, hard=True)}, "mapping must be softmax for the estimator Relaxed"),
-        (CODES, {"estimator": Relaxed(1e-4)}, "mapping must be IndependentBits for the estimator Relaxed"),
-        (CODES, {"mapping": SparseMapBits(7)}, "mapping.budget must be at most num_bits, 6, got 7"),
-        (CODES, {"estimator": SumSample(), "mapping": IndependentBits()}, "estimator must be another than SumSample"),
+        (CLASSES, {"estimator": GumbelConfig(1e-4)}, "mapping must be softmax for the estimator GumbelConfig"),
+        (GAMES, {"estimator": GumbelConfig(1e-4, hard=True)}, "mapping must be softmax for the estimator GumbelConfig"),
+        (CODES, {"estimator": GumbelConfig(1e-4)}, "mapping must be IndependentConfig for the estimator GumbelConfig"),
+        (CODES, {"mapping": SparseMapConfig(7)}, "mapping.budget must be at most num_bits, 6, got 7"),
+        (
+            CODES,
+            {"estimator": SumAndSampleConfig(), "mapping": IndependentConfig()},
+            "estimator must be another than SumAndSampleConfig",
+        ),
         (CODES, {"measured": 0}, "measured must be at least 1"),
         (CODES, {"samples": 0}, "samples must be at least 1"),
         (CODES, {"num_bits": 0}, "num_bits must be at least 1"),
@@ -222,6 +233,12 @@ def test_features_between_zero_and_one_are_classified(tmp_path: Path):
 
 
 def test_a_budget_and_a_number_of_bit_vectors_fit_the_toy():
-    for mapping, expected in ((SparseMapBits(64), SparseMapBits(3)), (TopKBits(10), TopKBits(4))):
-        assert replace(CODES, num_bits=128, mapping=mapping, estimator=SparseSum()).toy().mapping == expected
-    assert replace(CODES, mapping=IndependentBits(), estimator=DenseSum()).toy().mapping == IndependentBits()
+    for mapping, expected in (
+        (SparseMapConfig(64), SparseMapConfig(3)),
+        (TopKSparsemaxConfig(10), TopKSparsemaxConfig(4)),
+    ):
+        assert replace(CODES, num_bits=128, mapping=mapping, estimator=SparseMarginalConfig()).toy().mapping == expected
+    assert (
+        replace(CODES, mapping=IndependentConfig(), estimator=DenseMarginalConfig()).toy().mapping
+        == IndependentConfig()
+    )

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from anymax.training import Constant, Cosine, Nesterov, Ranks, open_run, read_metrics, resume, train
+from anymax.training import Constant, Cosine, NesterovConfig, Ranks, open_run, read_metrics, resume, train
 from anymax.training.checkpoints import Checkpoints
 from anymax.training.loop import seed_of
 from tests.training.toys import StoppingAt, Toy, ToyTask, toy_config
 
-SGD = Nesterov(0.5, momentum=0.5)
+SGD = NesterovConfig(0.5, momentum=0.5)
 
 
 def weights(folder: Path, step: int) -> dict[str, Tensor]:
@@ -216,7 +216,7 @@ def test_a_checkpoint_at_which_the_loss_had_risen_is_not_the_one_to_resume_from(
     # Steps so long that the loss rises until it is infinite, saved after each of them.
     every = {"log_every": 1, "checkpoint_every": 1, "keep": 99, "evaluate_every": None, "steps": 400}
     config = toy_config(
-        Toy(dropout=0.0), optimizer=Nesterov(30.0, momentum=0.999), schedule=Constant(), clip=None, **every
+        Toy(dropout=0.0), optimizer=NesterovConfig(30.0, momentum=0.999), schedule=Constant(), clip=None, **every
     )
     reporter = StoppingAt()
     assert train(config, tmp_path / "run", reporter=reporter).stopped == "diverged"
@@ -225,17 +225,19 @@ def test_a_checkpoint_at_which_the_loss_had_risen_is_not_the_one_to_resume_from(
     chosen = checkpoints.find("last")
     assert losses[chosen] <= losses[1] and all(losses[step] > losses[1] for step in losses if step > chosen)
     assert f"Resume from step {chosen}," in reporter.told[-1] and chosen < checkpoints.steps()[-1]
-    calm = replace(config, optimizer=Nesterov(0.05, momentum=0.9), steps=chosen + 20)
+    calm = replace(config, optimizer=NesterovConfig(0.05, momentum=0.9), steps=chosen + 20)
     assert resume(tmp_path / "run", config=calm).stopped is None
 
 
 def test_weights_that_overflowed_are_never_saved(tmp_path: Path):
     reporter = StoppingAt()
-    config = toy_config(optimizer=Nesterov(3e38, momentum=0.9), schedule=Constant(), clip=None, evaluate_every=None)
+    config = toy_config(
+        optimizer=NesterovConfig(3e38, momentum=0.9), schedule=Constant(), clip=None, evaluate_every=None
+    )
     outcome = train(config, tmp_path / "run", reporter=reporter)
     assert outcome.stopped == "diverged" and Checkpoints(tmp_path / "run" / "checkpoints").steps() == []
     assert "Resume from the first step, as no checkpoint was saved before" in reporter.told[-1]
-    calm = replace(config, optimizer=Nesterov(0.1, momentum=0.9))
+    calm = replace(config, optimizer=NesterovConfig(0.1, momentum=0.9))
     assert resume(tmp_path / "run", config=calm).stopped is None
 
 

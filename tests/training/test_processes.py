@@ -18,9 +18,9 @@ import torch
 from anymax.data import ContiguousBatches
 from anymax.training import (
     AtEpoch,
-    AveragedSGD,
+    AveragedSGDConfig,
     Constant,
-    Nesterov,
+    NesterovConfig,
     Ranks,
     RunConfig,
     as_plain,
@@ -33,7 +33,7 @@ from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
 
 ROOT = Path(__file__).parents[2]
-SGD = {"optimizer": Nesterov(0.3, momentum=0.9), "schedule": Constant(), "log_every": 1}
+SGD = {"optimizer": NesterovConfig(0.3, momentum=0.9), "schedule": Constant(), "log_every": 1}
 # Five rows are three for one rank and two for the other, and 31 blocks leave a batch of one row, none for the second.
 BLOCKS = toy_config(Toy(dropout=0.0, batch_size=5, num_tokens=151), accumulate=2, **SGD)
 ROWS = toy_config(Toy(dropout=0.0, batch_size=5, carries=True), **SGD)
@@ -41,7 +41,7 @@ ROWS = toy_config(Toy(dropout=0.0, batch_size=5, carries=True), **SGD)
 AVERAGED = replace(
     ROWS,
     task=replace(ROWS.task, num_tokens=63, random_lengths=True, penalty=0.01, bias_rate=0.5),
-    optimizer=AveragedSGD(1.0, begin=AtEpoch(1)),
+    optimizer=AveragedSGDConfig(1.0, begin=AtEpoch(1)),
     evaluate_every=1,
     checkpoint_every=4,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.training import SGD, Adam, AdamW, Constant, read_metrics, resume, train
+from anymax.training import AdamConfig, AdamWConfig, Constant, SGDConfig, read_metrics, resume, train
 from anymax.training.task import Step
 from tests.training.test_loop import untrained, weights
 from tests.training.toys import StoppingAt, Toy, ToyTask, toy_config
@@ -31,7 +31,9 @@ def test_epochs_of_drawn_lengths_are_counted_as_they_come(tmp_path: Path):
 
 def test_every_group_has_the_rate_of_the_step_and_its_own_factor(tmp_path: Path):
     task = Toy(carries=True, random_lengths=True, dropout=0.0, bias_rate=0.25)
-    config = toy_config(task, optimizer=SGD(0.5), schedule=Constant(), clip=None, log_every=1, accumulate=2, steps=6)
+    config = toy_config(
+        task, optimizer=SGDConfig(0.5), schedule=Constant(), clip=None, log_every=1, accumulate=2, steps=6
+    )
     train(config, tmp_path / "run")
     own = untrained(config, tmp_path)
     batches, rates, carry = own.batches("train"), [], None
@@ -53,7 +55,9 @@ def test_every_group_has_the_rate_of_the_step_and_its_own_factor(tmp_path: Path)
         torch.testing.assert_close(weights(tmp_path / "run", 6)[name], parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(0.05), Adam(0.05), SGD(0.5)], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "optimizer", [AdamWConfig(0.05), AdamConfig(0.05), SGDConfig(0.5)], ids=lambda each: type(each).__name__
+)
 def test_a_parameter_whose_factor_is_zero_stays_also_over_a_checkpoint(tmp_path: Path, optimizer):
     config = toy_config(Toy(bias_rate=0.0), optimizer=optimizer)
     train(config, tmp_path / "run", reporter=StoppingAt(3))
@@ -64,7 +68,7 @@ def test_a_parameter_whose_factor_is_zero_stays_also_over_a_checkpoint(tmp_path:
     assert not torch.equal(after["input.table"], before["input.table"].detach())
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Adam, SGD], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("optimizer", [AdamWConfig, AdamConfig, SGDConfig], ids=lambda each: each.__name__)
 def test_weight_decay_leaves_some_parameters_alone(tmp_path: Path, optimizer, monkeypatch: pytest.MonkeyPatch):
     # Where nothing pulls but decay, they stay as they were.
     monkeypatch.setattr(ToyTask, "step", _without_gradient(ToyTask.step))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from anymax.training import Adagrad, Cosine, Nesterov, read_metrics, resume, train
+from anymax.training import AdagradConfig, Cosine, NesterovConfig, read_metrics, resume, train
 from anymax.training.checkpoints import Checkpoints
 from tests.training.toys import StoppingAt, Toy, toy_config
 
@@ -19,8 +19,8 @@ KINDS = {
     "blocks": toy_config(accumulate=3),
     # Two batches are an epoch, where the state begins anew.
     "rows with a state": toy_config(Toy(carries=True, batch_size=5, num_tokens=58)),
-    "nesterov": toy_config(optimizer=Nesterov(0.1, momentum=0.9, weight_decay=0.01), evaluate_every=None),
-    "adagrad": toy_config(optimizer=Adagrad(0.1), schedule=Cosine(0.3), log_every=3),
+    "nesterov": toy_config(optimizer=NesterovConfig(0.1, momentum=0.9, weight_decay=0.01), evaluate_every=None),
+    "adagrad": toy_config(optimizer=AdagradConfig(0.1), schedule=Cosine(0.3), log_every=3),
 }
 TIMES = {"seconds", "items_per_second"}
 
@@ -171,7 +171,7 @@ def test_times_add_up_over_sittings(tmp_path: Path):
         ({"task": Toy(batch_size=3)}, r"made with batch_size 4 \(now 3\)"),
         ({"task": Toy(dim=6)}, r"model.safetensors must fit the model, but input.table is \(13, 8\) float32 there and"),
         (
-            {"optimizer": Nesterov(0.1)},
+            {"optimizer": NesterovConfig(0.1)},
             r"must be the AdamW that .*step_0000004 was trained with, got SGD",
         ),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from anymax.training import AtEpoch, AveragedSGD, Constant, NonMonotone, read_metrics, resume, train
+from anymax.training import AtEpoch, AveragedSGDConfig, Constant, NonMonotone, read_metrics, resume, train
 from anymax.training.checkpoints import Checkpoints
 from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
@@ -17,7 +17,7 @@ from tests.training.toys import StoppingAt, Toy, toy_config
 # So fast that evaluations get worse from the third on.
 FAST = toy_config(
     Toy(carries=True, batch_size=5, num_tokens=58),
-    optimizer=AveragedSGD(20.0, begin=AtEpoch(0)),
+    optimizer=AveragedSGDConfig(20.0, begin=AtEpoch(0)),
     schedule=Constant(),
     clip=None,
     evaluate_every=1,
@@ -40,7 +40,7 @@ def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 def test_a_run_begins_with_the_best_weights_of_another(tmp_path: Path, first: Path):
     # A rate so small that nothing is learned.
-    config = toy_config(start=first, optimizer=AveragedSGD(1e-30, begin=AtEpoch(0)), evaluate_every=1, steps=3)
+    config = toy_config(start=first, optimizer=AveragedSGDConfig(1e-30, begin=AtEpoch(0)), evaluate_every=1, steps=3)
     outcome = train(config, tmp_path / "run")
     best = Checkpoints(first / "checkpoints").best()
     assert outcome.metrics == best.metrics
@@ -51,7 +51,7 @@ def test_a_run_begins_with_the_best_weights_of_another(tmp_path: Path, first: Pa
 
 def test_a_second_stage_goes_on_by_itself_from_any_step(tmp_path: Path, first: Path):
     shutil.copytree(first, tmp_path / "first")
-    config = toy_config(start=tmp_path / "first", optimizer=AveragedSGD(0.1, begin=AtEpoch(0)))
+    config = toy_config(start=tmp_path / "first", optimizer=AveragedSGDConfig(0.1, begin=AtEpoch(0)))
     train(config, tmp_path / "whole")
     train(config, tmp_path / "run", reporter=StoppingAt(2))
     shutil.copytree(tmp_path / "run", tmp_path / "again")
@@ -146,7 +146,7 @@ def test_stopping_before_the_end_changes_nothing(tmp_path: Path, stopped: Path):
 
 def test_a_run_that_averages_is_not_over_before_it_does(tmp_path: Path):
     # Both wait for the same; the end counts anew once averages are evaluated.
-    config = replace(FAST, optimizer=AveragedSGD(20.0, begin=NonMonotone(2)))
+    config = replace(FAST, optimizer=AveragedSGDConfig(20.0, begin=NonMonotone(2)))
     reporter = StoppingAt()
     outcome = train(config, tmp_path / "run", reporter=reporter)
     (begins,) = [text for text in reporter.told if text.startswith("averaging begins")]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches, RandomLengths
 from anymax.data.prepared import Announce
-from anymax.training import AdamW, Constant, Ranks, RunConfig, Step, Task, TaskConfig
+from anymax.training import AdamWConfig, Constant, Ranks, RunConfig, Step, Task, TaskConfig
 from anymax.training.reporting import Silent
 from anymax.vocabulary import FixedInput, FullOutput, tie_
 
@@ -189,7 +189,7 @@ def toy_config(task: Toy | None = None, **changes: Any) -> RunConfig:
         "checkpoint_every": 2,
         "clip": 1.0,
     }
-    optimizer = changes.pop("optimizer", AdamW(0.05))
+    optimizer = changes.pop("optimizer", AdamWConfig(0.05))
     schedule = changes.pop("schedule", Constant(2))
     return RunConfig(task or Toy(), optimizer, schedule, **{**plain, **changes})
 

@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from anymax.data.image_config import ImageSet
-from anymax.models.bit_mapping_config import BitMappingConfig, IndependentBits, SparseMapBits, TopKBits
-from anymax.models.estimator_config import EstimatorConfig, Relaxed, SumSample
+from anymax.latent.config import (
+    BitMappingConfig,
+    EstimatorConfig,
+    GumbelConfig,
+    IndependentConfig,
+    SparseMapConfig,
+    SumAndSampleConfig,
+)
 from anymax.training.checks import check_counts
 from anymax.training.task_config import TaskConfig
 
@@ -52,14 +58,16 @@ class BitVectors(TaskConfig):
     def __post_init__(self) -> None:
         check_counts(num_bits=self.num_bits, batch_size=self.batch_size, width=self.width, pixel_size=self.pixel_size)
         check_counts(samples=self.samples, test_samples=self.test_samples, measured=self.measured)
-        if isinstance(self.estimator, Relaxed) and not isinstance(self.mapping, IndependentBits):
+        if isinstance(self.estimator, GumbelConfig) and not isinstance(self.mapping, IndependentConfig):
             raise ValueError(
-                "mapping must be IndependentBits for the estimator Relaxed, which has no other relaxed samples, "
+                "mapping must be IndependentConfig for the estimator GumbelConfig, which has no other relaxed samples, "
                 f"got {self.mapping}"
             )
-        if isinstance(self.estimator, SumSample):
-            raise ValueError("estimator must be another than SumSample, which sums over choices and not over bits")
-        if isinstance(self.mapping, SparseMapBits) and (self.mapping.budget or 0) > self.num_bits:
+        if isinstance(self.estimator, SumAndSampleConfig):
+            raise ValueError(
+                "estimator must be another than SumAndSampleConfig, which sums over choices and not over bits"
+            )
+        if isinstance(self.mapping, SparseMapConfig) and (self.mapping.budget or 0) > self.num_bits:
             raise ValueError(f"mapping.budget must be at most num_bits, {self.num_bits}, got {self.mapping.budget}")
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> BitVectorTask:
@@ -70,16 +78,11 @@ class BitVectors(TaskConfig):
 
     def toy(self) -> Self:
         """The same at a size for tests."""
-        mapping = self.mapping
-        if isinstance(mapping, TopKBits):
-            mapping = TopKBits(min(mapping.k, 4))
-        elif isinstance(mapping, SparseMapBits) and mapping.budget is not None:
-            mapping = replace(mapping, budget=3)
         return replace(
             self,
             images=self.images.toy(),
             num_bits=6,
-            mapping=mapping,
+            mapping=self.mapping.toy(),
             batch_size=8,
             width=8,
             samples=2,

@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.models.layer_config import Full, Mixture, Sparse
 from anymax.training.checks import check_counts, check_positive
 from anymax.training.task_config import TaskConfig
+from anymax.vocabulary.config import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
@@ -37,7 +37,7 @@ class Dirichlet(TaskConfig):
     num_words: int
     dim: int
     concentration: float
-    output: Full | Mixture | Sparse
+    output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig
     _: KW_ONLY
     batch_size: int | None = None
 
@@ -47,7 +47,7 @@ class Dirichlet(TaskConfig):
         check_positive(concentration=self.concentration)
         if self.output.dim is not None:
             raise ValueError(f"output.dim must be None, as dim is the width of all vectors, got {self.output.dim}")
-        name = "latent_dropout" if isinstance(self.output, Mixture) else "label_smoothing"
+        name = "latent_dropout" if isinstance(self.output, MixtureOutputConfig) else "label_smoothing"
         if getattr(self.output, name) != 0:
             raise ValueError(
                 f"output.{name} must be 0, as there is nothing to generalise to, got {getattr(self.output, name)}; "
@@ -57,7 +57,7 @@ class Dirichlet(TaskConfig):
     @property
     def is_likelihood(self) -> bool:
         """Whether the loss is a negative log-probability, so that its exponential is a perplexity."""
-        return not isinstance(self.output, Sparse)
+        return not isinstance(self.output, SparseOutputConfig)
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> DirichletTask:
         """The task of a run; the seed decides its distributions, whatever the output."""

@@ -13,7 +13,7 @@ from anymax.data.dirichlet import draw_log_targets
 from anymax.data.rows import RowBatches
 from anymax.evaluation.distributions import nearness
 from anymax.evaluation.rank import matrix_rank
-from anymax.models.building import build_output, output_rates
+from anymax.models.building import output_rates
 from anymax.models.free_contexts import FreeContexts
 from anymax.training.ranks import Ranks
 from anymax.training.task import Step, Task
@@ -90,4 +90,4 @@ def _rank(log_probs: Tensor) -> int:
 
 
 def _model(config: Dirichlet) -> FreeContexts:
-    return FreeContexts(config.num_contexts, build_output(config.output, config.dim, config.num_words))
+    return FreeContexts(config.num_contexts, config.output.build(config.num_words, config.dim))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from anymax.data.random_lengths import RandomLengths as RandomLengths
 from anymax.data.text import Text
 from anymax.evaluation.adaptation_config import CachePointer, DynamicEvaluation
-from anymax.models.language_model_config import LanguageModelConfig, Sparse
+from anymax.models.language_model_config import LanguageModelConfig
 from anymax.training.checks import check_counts
 from anymax.training.report import EvaluationOptions
 from anymax.training.task_config import TaskConfig
+from anymax.vocabulary.config import SparseOutputConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared import Announce
@@ -192,7 +193,7 @@ class LanguageModeling(TaskConfig):
     @property
     def is_likelihood(self) -> bool:
         """Whether the loss is a negative log-probability, so that its exponential is a perplexity."""
-        return not isinstance(self.model.output, Sparse)
+        return not isinstance(self.model.output, SparseOutputConfig)
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> LanguageModelingTask:
         """The task of a run in `folder`; texts are read, or found as an earlier run left them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from anymax.data.image_config import ImageSet
-from anymax.models.estimator_config import EstimatorConfig, check_relaxable
+from anymax.latent.config import EstimatorConfig, check_relaxable
 from anymax.training.checks import check_counts, check_not_negative, check_positive
 from anymax.training.task_config import TaskConfig
 

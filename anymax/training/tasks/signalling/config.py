@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from anymax.data.image_config import ImageSet
-from anymax.models.estimator_config import EstimatorConfig, Score, check_relaxable
+from anymax.latent.config import EstimatorConfig, ScoreFunctionConfig, check_relaxable
 from anymax.training.checks import check_counts, check_not_negative, check_positive
 from anymax.training.task_config import TaskConfig
 
@@ -45,7 +45,7 @@ class Signalling(TaskConfig):
     estimator: EstimatorConfig
     mapping: Literal["softmax", "sparsemax"] = "softmax"
     _: KW_ONLY
-    pick: Score | None = None
+    pick: ScoreFunctionConfig | None = None
     num_messages: int = 256
     num_candidates: int = 16
     distinct: Literal["labels", "images"] = "labels"

@@ -1,19 +1,51 @@
-"""Input and output layers of a language model, as plain data that imports no torch.
+"""Configs of input and output layers, as plain data that imports no torch; `build` makes the layer.
 
-How many words there are is not part of it: that comes from the lexicon the model is built for.
+The number of words is not part of a config: `build` takes it, or a lexicon.
 """
 
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Literal, Self, TypeVar
+from __future__ import annotations
 
-from anymax.models.transform_config import Transform
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
+
+from anymax.transforms.config import TransformConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from anymax.vocabulary import (
+        AdaptiveInput,
+        AdaptiveOutput,
+        Bands,
+        CharacterInput,
+        FixedInput,
+        FullOutput,
+        MixtureOutput,
+        SparseOutput,
+    )
 
 # How wide tables narrower than the model are at toy size; the model is 16 wide.
 TOY_DIM = 8
 
 
+class Words(Protocol):
+    """What a layer must know of its words, sorted by falling count; a `Lexicon` is one."""
+
+    @property
+    def words(self) -> Sequence[str]: ...
+
+    @property
+    def eos(self) -> int: ...
+
+    @property
+    def unk(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True)
-class Fixed:
+class FixedInputConfig:
     """One table of vectors for all words.
 
     Args:
@@ -22,13 +54,19 @@ class Fixed:
 
     dim: int | None = None
 
+    def build(self, lexicon: Words, model_dim: int) -> FixedInput:
+        """The layer, for the words of a lexicon and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import FixedInput
+
+        return FixedInput(len(lexicon), model_dim, dim=self.dim)
+
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim))
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class AdaptiveInputConfig:
     """Tables of frequent words in wide vectors and of rare ones in narrow vectors, all projected to the model's width.
 
     Args:
@@ -47,13 +85,19 @@ class Adaptive:
     def __post_init__(self) -> None:
         _check_bands(self.cutoffs, self.shares)
 
+    def build(self, lexicon: Words, model_dim: int) -> AdaptiveInput:
+        """The layer, for the words of a lexicon and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import AdaptiveInput
+
+        return AdaptiveInput(_bands(self, len(lexicon), model_dim), model_dim)
+
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many bands of fewer words."""
         return _toy_bands(self, model_dim)
 
 
 @dataclass(frozen=True)
-class Characters:
+class CharacterInputConfig:
     """Vectors of words from the bytes of their spelling; the defaults are those of Baevski and Auli 2019.
 
     Args:
@@ -71,13 +115,29 @@ class Characters:
     max_bytes: int = 50
     windows: Literal["word", "padded"] = "word"
 
+    def build(self, lexicon: Words, model_dim: int) -> CharacterInput:
+        """The layer, for the words of a lexicon and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import CharacterInput
+
+        return CharacterInput(
+            lexicon.words,
+            model_dim,
+            end_index=lexicon.eos,
+            unknown_index=lexicon.unk,
+            char_dim=self.char_dim,
+            filters=self.filters,
+            num_highways=self.num_highways,
+            max_bytes=self.max_bytes,
+            windows=self.windows,
+        )
+
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many widths of few filters."""
         return replace(self, char_dim=4, filters=tuple((width, 4) for width, _ in self.filters))
 
 
 @dataclass(frozen=True)
-class Full:
+class FullOutputConfig:
     """A softmax over all words.
 
     Args:
@@ -91,7 +151,20 @@ class Full:
     _: KW_ONLY
     bias: bool = False
     label_smoothing: float = 0.0
-    transform: Transform | None = None
+    transform: TransformConfig | None = None
+
+    def build(self, size: int, model_dim: int) -> FullOutput:
+        """The layer, for `size` words and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import FullOutput
+
+        return FullOutput(
+            size,
+            model_dim,
+            dim=self.dim,
+            bias=self.bias,
+            transform=None if self.transform is None else self.transform.build(),
+            label_smoothing=self.label_smoothing,
+        )
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
@@ -99,7 +172,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class AdaptiveSoftmax:
+class AdaptiveOutputConfig:
     """A softmax over the frequent words and one cluster per tail, then over the words of a tail.
 
     Args:
@@ -124,13 +197,25 @@ class AdaptiveSoftmax:
     def __post_init__(self) -> None:
         _check_bands(self.cutoffs, self.shares)
 
+    def build(self, size: int, model_dim: int) -> AdaptiveOutput:
+        """The layer, for `size` words and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import AdaptiveOutput
+
+        return AdaptiveOutput(
+            _bands(self, size, model_dim),
+            model_dim,
+            tail_dropout=self.tail_dropout,
+            softmax_input_dropout=self.softmax_input_dropout,
+            head_projection=self.head_projection,
+        )
+
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, with as many bands of fewer words."""
         return _toy_bands(self, model_dim)
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureOutputConfig:
     """A mixture of softmaxes over all words.
 
     Args:
@@ -148,7 +233,21 @@ class Mixture:
     bias: bool = True
     latent_dropout: float = 0.0
     variational: bool = False
-    transform: Transform | None = None
+    transform: TransformConfig | None = None
+
+    def build(self, size: int, model_dim: int) -> MixtureOutput:
+        """The layer, for `size` words and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import MixtureOutput
+
+        return MixtureOutput(
+            size,
+            model_dim,
+            num_experts=self.num_experts,
+            dim=self.dim,
+            bias=self.bias,
+            latent_dropout=self._dropout(),
+            transform=None if self.transform is None else self.transform.build(),
+        )
 
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide, with few experts."""
@@ -159,9 +258,14 @@ class Mixture:
             transform=_toy_transform(self.transform),
         )
 
+    def _dropout(self) -> float | nn.Module:
+        from anymax.regularizers import VariationalDropout
+
+        return VariationalDropout(self.latent_dropout, dim=-2) if self.variational else self.latent_dropout
+
 
 @dataclass(frozen=True)
-class Sparse:
+class SparseOutputConfig:
     """Entmax over all words, trained with its own loss: most words get probability zero, and there is no perplexity.
 
     Args:
@@ -179,14 +283,28 @@ class Sparse:
     bias: bool = False
     label_smoothing: float = 0.0
 
+    def build(self, size: int, model_dim: int) -> SparseOutput:
+        """The layer, for `size` words and vectors of `model_dim` numbers."""
+        from anymax.vocabulary import SparseOutput
+
+        return SparseOutput(
+            size,
+            model_dim,
+            alpha=self.alpha,
+            learn_alpha=self.learn_alpha,
+            dim=self.dim,
+            bias=self.bias,
+            label_smoothing=self.label_smoothing,
+        )
+
     def toy(self, model_dim: int) -> Self:
         """The same at a size for tests, in a model that was `model_dim` wide."""
         return replace(self, dim=_toy_dim(self.dim, model_dim))
 
 
-Input = Fixed | Adaptive | Characters
-Output = Full | AdaptiveSoftmax | Mixture | Sparse
-Banded = TypeVar("Banded", bound=Adaptive | AdaptiveSoftmax)
+InputConfig = FixedInputConfig | AdaptiveInputConfig | CharacterInputConfig
+OutputConfig = FullOutputConfig | AdaptiveOutputConfig | MixtureOutputConfig | SparseOutputConfig
+Banded = TypeVar("Banded", bound=AdaptiveInputConfig | AdaptiveOutputConfig)
 
 
 def _check_bands(cutoffs: tuple[int, ...], shares: tuple[float, ...]) -> None:
@@ -197,6 +315,15 @@ def _check_bands(cutoffs: tuple[int, ...], shares: tuple[float, ...]) -> None:
         )
     if list(shares) != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
         raise ValueError(f"shares must rise and lie between 0 and 1, got {shares}")
+
+
+def _bands(layer: AdaptiveInputConfig | AdaptiveOutputConfig, size: int, model_dim: int) -> Bands:
+    from anymax.vocabulary import Bands
+
+    # A share of a few words may be none of them, and every band has one at least.
+    cutoffs = layer.cutoffs or tuple(max(i, round(share * size)) for i, share in enumerate(layer.shares, start=1))
+    dim = model_dim if layer.dim is None else layer.dim
+    return Bands.from_cutoffs(cutoffs, size, dim=dim, factor=layer.factor)
 
 
 def _toy_bands(layer: Banded, model_dim: int) -> Banded:
@@ -210,5 +337,5 @@ def _toy_dim(dim: int | None, model_dim: int) -> int | None:
     return None if dim is None or dim == model_dim else TOY_DIM
 
 
-def _toy_transform(transform: Transform | None) -> Transform | None:
+def _toy_transform(transform: TransformConfig | None) -> TransformConfig | None:
     return None if transform is None else transform.toy()

@@ -1,8 +1,13 @@
-"""Increasing functions of scores that an output layer may have, as plain data that imports no torch."""
+"""Configs of transforms, as plain data that imports no torch; `build` makes the Module."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from anymax.transforms import PLIF, MonotonicNetwork, Sig
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,12 @@ class PLIFConfig:
         _check_positive("bound", self.bound)
         _check_rate(self.rate)
 
+    def build(self) -> PLIF:
+        """The Module."""
+        from anymax.transforms import PLIF
+
+        return PLIF(self.pieces, self.bound, random_start=self.random_start)
+
     def toy(self) -> Self:
         """The same at a size for tests, of few pieces."""
         return replace(self, pieces=min(self.pieces, 100))
@@ -49,6 +60,12 @@ class SigConfig:
         if not math.isfinite(self.shift):
             raise ValueError(f"shift must be a finite number, got {self.shift}")
         _check_positive("slope", self.slope)
+
+    def build(self) -> Sig:
+        """The Module."""
+        from anymax.transforms import Sig
+
+        return Sig(shift=self.shift, slope=self.slope)
 
     def toy(self) -> Self:
         """The same: nothing in it has a size."""
@@ -78,12 +95,18 @@ class MonotonicNetworkConfig:
         _check_size("chunk", self.chunk)
         _check_rate(self.rate)
 
+    def build(self) -> MonotonicNetwork:
+        """The Module."""
+        from anymax.transforms import MonotonicNetwork
+
+        return MonotonicNetwork(self.hidden, bound=self.bound, chunk=self.chunk)
+
     def toy(self) -> Self:
         """The same at a size for tests, of few sigmoids."""
         return replace(self, hidden=min(self.hidden, 10))
 
 
-Transform = PLIFConfig | SigConfig | MonotonicNetworkConfig
+TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig
 
 
 def _check_size(name: str, value: int) -> None:

@@ -1,0 +1,10 @@
+from anymax.attention.cache import CrossAttentionCache as CrossAttentionCache
+from anymax.attention.cache import KeyValueCache as KeyValueCache
+from anymax.attention.config import AttentionMappingConfig as AttentionMappingConfig
+from anymax.attention.config import EntmaxConfig as EntmaxConfig
+from anymax.attention.config import LearnedEntmaxConfig as LearnedEntmaxConfig
+from anymax.attention.config import SoftmaxConfig as SoftmaxConfig
+from anymax.attention.multi_head import MultiHeadAttention as MultiHeadAttention
+from anymax.attention.multi_head import expand_key_mask as expand_key_mask
+from anymax.attention.positions import rotate as rotate
+from anymax.attention.positions import sinusoids as sinusoids

@@ -1,0 +1,11 @@
+from anymax.transforms.config import MonotonicNetworkConfig as MonotonicNetworkConfig
+from anymax.transforms.config import PLIFConfig as PLIFConfig
+from anymax.transforms.config import SigConfig as SigConfig
+from anymax.transforms.config import TransformConfig as TransformConfig
+from anymax.transforms.monotonic_network import MonotonicNetwork as MonotonicNetwork
+from anymax.transforms.monotonic_network import Units as Units
+from anymax.transforms.monotonic_network import monotonic_network as monotonic_network
+from anymax.transforms.plif import PLIF as PLIF
+from anymax.transforms.plif import plif as plif
+from anymax.transforms.sig import Sig as Sig
+from anymax.transforms.sig import sig as sig
