@@ -192,9 +192,9 @@ def _is_verified(path: Path, file: BufferedReader, tokens_hash: str) -> bool:
     if _hash_of_ids(file) != tokens_hash:
         return False
     if _state(file) == state and now - max(state["ctime_ns"], state["mtime_ns"]) > SETTLED:
-        # A cache that cannot be written to is hashed every time.
-        with contextlib.suppress(OSError), replacing(memory) as remembered:
-            remembered.write(json.dumps(state).encode() + b"\n")
+        # A cache that cannot be written to is hashed every time, and so is one whose memory was cut off in a crash.
+        with contextlib.suppress(OSError):
+            memory.write_text(json.dumps(state) + "\n")
     return True
 
 
