@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,6 +17,7 @@ from anymax.vocabulary import (
     OutputLayer,
     tie_,
 )
+from tests.each import each
 
 WIKITEXT = 267_744
 WIKITEXT_BPE, BILLION_BPE = 33_337, 32_347
@@ -101,7 +101,7 @@ WIKITEXT_ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", WIKITEXT_ROWS)
+@each("row", WIKITEXT_ROWS)
 def test_transformers_of_sixteen_blocks_have_their_published_size(row: str) -> None:
     build, expected, published = WIKITEXT_ROWS[row]
     with torch.device("meta"):
@@ -140,8 +140,8 @@ BILLION_ROWS = {
 }
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("row", BILLION_ROWS)
+@each("which", [0, 1])
+@each("row", BILLION_ROWS)
 def test_billion_word_transformers_have_their_published_size(row: str, which: int) -> None:
     build, body, expected, published = BILLION_ROWS[row]
     with torch.device("meta"):
@@ -200,7 +200,7 @@ LSTM_ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", LSTM_ROWS)
+@each("row", LSTM_ROWS)
 def test_lstm_models_have_their_published_size(row: str) -> None:
     build, expected = LSTM_ROWS[row]
     with torch.device("meta"):
