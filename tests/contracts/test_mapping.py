@@ -109,6 +109,11 @@ def test_probabilities_are_nonnegative_and_sum_to_the_total(member: Member, shap
 def test_every_dim_is_the_last_dim_of_moved_scores(fixed: Member, dim: int) -> None:
     scores = torch.randn(4, 5, 6)
     torch.testing.assert_close(fixed.call(scores, dim=dim), fixed.call(scores.movedim(dim, -1)).movedim(-1, dim))
+    for shape in ((4, 5, 6), (5, 6), (6,), (4, 1, 6)):
+        mask = torch.rand(shape) > 0.4
+        moved = mask.expand(4, 5, 6).movedim(dim, -1)
+        wanted = fixed.call(scores.movedim(dim, -1), mask=moved).movedim(-1, dim)
+        torch.testing.assert_close(fixed.call(scores, dim=dim, mask=mask), wanted)
 
 
 @through_engines

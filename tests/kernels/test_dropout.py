@@ -67,6 +67,16 @@ def test_the_number_of_threads_changes_nothing(num_threads: int) -> None:
 
 
 @pytest.mark.usefixtures("engine")
+def test_an_entry_whose_bits_are_the_threshold_is_kept_and_the_next_rate_drops_it() -> None:
+    # More entries than the widest vector has, so that vectors and what is left over are both asked.
+    entries, seeds = torch.ones(1, 37), torch.tensor([5])
+    for number in (0, 11, 36):
+        bits = written_out(5, number)
+        assert kernel.dropout(entries, seeds, bits / WORD)[0, number] > 0
+        assert kernel.dropout(entries, seeds, (bits + 1) / WORD)[0, number] == 0
+
+
+@pytest.mark.usefixtures("engine")
 @each("dtype", DTYPES)
 @each("value", [torch.nan, torch.inf, -torch.inf, -1.0, 60_000.0])
 def test_what_is_dropped_is_zero_whatever_it_was_and_the_rest_is_scaled(dtype: torch.dtype, value: float) -> None:
