@@ -13,8 +13,8 @@ Test = Callable[..., None]
 def each(names: str | tuple[str, ...], values: Iterable[object]) -> Callable[[Test], Test]:
     """Run the test once per value, each run with the same seed. A failure names the value it failed for.
 
-    Takes what `pytest.mark.parametrize` takes. Fixtures are set up once for all values, so the test must leave them as
-    they were.
+    Takes one name, or a tuple of names, and values as `pytest.mark.parametrize` does. Fixtures are set up once for all
+    values, so the test must leave them as they were.
     """
     keys = [names] if isinstance(names, str) else list(names)
     rows = [(value,) if isinstance(names, str) else tuple(value) for value in values]
