@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class ImageSet:
             raise ValueError(f"name must be one of {', '.join(NAMES)}, got {self.name!r}; give features as path")
         if self.path is not None and self.root is not None:
             raise ValueError(f"root is for named sets, got it with the path {self.path}; leave one of them out")
-        if not self.valid > 0:
-            raise ValueError(f"valid must be above 0, got {self.valid}")
+        if not 0 < self.valid < math.inf:
+            raise ValueError(f"valid must be above 0 and finite, got {self.valid}")
 
     def num_valid(self, total: int) -> int:
         """How many of so many training images are held out."""

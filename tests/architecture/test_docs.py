@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.each import each
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
@@ -52,7 +54,7 @@ def test_examples_print_what_the_page_shows(page: Path):
         assert example.output is None or printed.getvalue() == example.output
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@each("page", PAGES)
 def test_links_lead_to_files(page: Path):
     targets = [(page.parent / link).resolve() for link in links(page)]
     missing = [target for target in targets if not target.exists() and target != MEASURED]

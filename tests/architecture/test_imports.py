@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import anymax
+from tests.each import each
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "anymax"
@@ -50,7 +49,7 @@ def imported_folders(file: Path) -> Iterator[str]:
             yield rest[0]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+@each("file", FILES)
 def test_a_module_imports_only_its_own_folder_and_those_before_it(file: Path):
     if file.parent == PACKAGE:
         return

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import anymax
+from tests.each import each
 
 FOLDER = Path(anymax.__path__[0])
 FILES = sorted(file.relative_to(FOLDER.parent) for file in FOLDER.rglob("*.py") if file.name != "__main__.py")
@@ -20,7 +21,7 @@ def public_names(module: ModuleType) -> list[str]:
     return list(module.__all__) if hasattr(module, "__all__") else []
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each("name", MODULES)
 def test_a_module_and_its_public_names_are_documented(name: str):
     module = importlib.import_module(name)
     assert module.__doc__
@@ -30,7 +31,7 @@ def test_a_module_and_its_public_names_are_documented(name: str):
     assert without == []
 
 
-@pytest.mark.parametrize("name", anymax.__all__)
+@each("name", anymax.__all__)
 def test_a_top_level_name_is_found_and_listed(name: str):
     assert getattr(anymax, name) is not None
     assert name in dir(anymax)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anymax import cli
+from tests.each import each
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -66,7 +67,7 @@ def promised() -> Iterator[tuple[str, str]]:
         yield from ((folder, name) for name in re.findall(r"`([\w.]+)`", names))
 
 
-@pytest.mark.parametrize("folder_and_name", sorted(promised()), ids=".".join)
+@each("folder_and_name", sorted(promised()))
 def test_a_name_in_the_table_is_in_its_folder(folder_and_name: tuple[str, str]):
     folder, name = folder_and_name
     if name.startswith("anymax."):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import anymax
 from anymax.attention import KeyValueCache, MultiHeadAttention, expand_key_mask, rotate, sinusoids
+from tests.each import each
 
 D, H = 12, 3
 MAPPINGS = {
@@ -188,9 +189,9 @@ def test_later_positions_change_nothing_earlier(attention: MultiHeadAttention) -
     assert (before[:, 4:] != after[:, 4:]).any(-1).all()
 
 
-@pytest.mark.parametrize("rotary", [False, True])
-@pytest.mark.parametrize("mapping", [None, anymax.Entmax(1.5)])
-@pytest.mark.parametrize("parts", [(1,) * 6, (3, 1, 1, 1), (2, 4), (6,)], ids=str)
+@each("rotary", [False, True])
+@each("mapping", [None, anymax.Entmax(1.5)])
+@each("parts", [(1,) * 6, (3, 1, 1, 1), (2, 4), (6,)])
 def test_a_cache_gives_what_all_positions_at_once_give(
     rotary: bool, mapping: nn.Module | None, parts: tuple[int, ...]
 ) -> None:
@@ -284,7 +285,7 @@ def test_a_rotation_is_a_product_of_complex_numbers_and_depends_on_distance_alon
     torch.testing.assert_close(*products, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@each("dtype", [torch.bfloat16, torch.float64])
 def test_attention_keeps_the_type_of_its_parameters(attention: MultiHeadAttention, dtype: torch.dtype) -> None:
     x = torch.randn(2, 5, D)
     result = attention.to(dtype)(x.to(dtype), is_causal=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import anymax.compat.entmax as entmax
+from tests.each import each
 
 SIGNATURES = {
     "sparsemax": "(X, dim=-1, k=None)",
@@ -62,12 +63,12 @@ def test_the_names_are_those_of_the_list():
     assert all(hasattr(entmax, name) for name in entmax.__all__)
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@each("name", SIGNATURES)
 def test_the_signature_is_that_of_the_list(name):
     assert plain_signature(getattr(entmax, name)) == SIGNATURES[name]
 
 
-@pytest.mark.parametrize("name", [name for name in SIGNATURES if not name.islower()])
+@each("name", [name for name in SIGNATURES if not name.islower()])
 def test_a_module_keeps_its_arguments_as_attributes(name):
     module = getattr(entmax, name)()
     for argument in inspect.signature(type(module)).parameters.values():
@@ -124,7 +125,7 @@ def test_k_works_with_every_dimension(name, dim):
     torch.testing.assert_close(getattr(entmax, name)(x, dim=dim, k=2), moved)
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@each("name", SIGNATURES)
 def test_a_setting_below_one_is_refused_by_name(name):
     function = getattr(entmax, name)
     setting = next(s for s in ("k", "n_iter") if s in inspect.signature(function).parameters)
@@ -244,8 +245,8 @@ def test_a_target_at_minus_infinity_costs_infinity(name):
     assert losses[0] == torch.inf and torch.isfinite(losses[1:]).all()
 
 
-@pytest.mark.parametrize("name", LOSS_MODULES)
-@pytest.mark.parametrize("ignore_index", [-100, -1, 2])
+@each("name", LOSS_MODULES)
+@each("ignore_index", [-100, -1, 2])
 def test_ignored_rows_cost_nothing_and_do_not_count(name, ignore_index):
     module = getattr(entmax, name)
     x = scores(4, 5).requires_grad_()
@@ -262,8 +263,8 @@ def test_ignored_rows_cost_nothing_and_do_not_count(name, ignore_index):
     assert (gradient[1::2] == 0).all() and (gradient[::2] != 0).any()
 
 
-@pytest.mark.parametrize("name", LOSS_MODULES)
-@pytest.mark.parametrize("reduction", ["elementwise_mean", "sum", "none"])
+@each("name", LOSS_MODULES)
+@each("reduction", ["elementwise_mean", "sum", "none"])
 def test_all_targets_ignored_gives_zero(name, reduction):
     x = scores(4, 5).requires_grad_()
     loss = getattr(entmax, name)(reduction=reduction)(x, torch.full((4,), -100))
@@ -288,8 +289,8 @@ def test_a_target_that_is_not_one_class_per_row_is_refused(target):
         entmax.sparsemax_loss(scores(4, 5), target)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", MAPPINGS)
+@each("dtype", HALVES)
+@each("name", MAPPINGS)
 def test_half_precision_is_the_rounded_single_precision(name, dtype):
     x = scores(8, 1000).to(dtype)
     probs = getattr(entmax, name)(x)
@@ -297,8 +298,8 @@ def test_half_precision_is_the_rounded_single_precision(name, dtype):
     assert torch.equal(probs, getattr(entmax, name)(x.float()).to(dtype))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", LOSSES)
+@each("dtype", HALVES)
+@each("name", LOSSES)
 def test_half_precision_losses_keep_their_type_and_their_digits(name, dtype):
     x = scores(4, 1000).to(dtype).requires_grad_()
     losses = getattr(entmax, name)(x, TARGET)

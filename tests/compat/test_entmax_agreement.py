@@ -9,6 +9,7 @@ from torch import Tensor
 
 import anymax
 import anymax.compat.entmax as ours
+from tests.each import each
 
 ALPHAS = (1.1, 1.5, 1.75, 2.0, 2.5)
 MAPPINGS = [
@@ -119,8 +120,8 @@ def test_every_module_holds_the_same_attributes(peer):
                 assert getattr(mine, argument) == getattr(theirs, argument), (name, argument)
 
 
-@pytest.mark.parametrize(("name", "options"), MAPPINGS)
-@pytest.mark.parametrize(("shape", "dim"), [((5, 7), -1), ((7, 5), 0), ((3, 6, 2), 1)])
+@each(("name", "options"), MAPPINGS)
+@each(("shape", "dim"), [((5, 7), -1), ((7, 5), 0), ((3, 6, 2), 1)])
 def test_mappings_agree(peer, name, options, shape, dim):
     x = scores(*shape)
     assert_agree(
@@ -128,8 +129,8 @@ def test_mappings_agree(peer, name, options, shape, dim):
     )
 
 
-@pytest.mark.parametrize("scale", [0.01, 30.0])
-@pytest.mark.parametrize("name", ["sparsemax", "entmax15", "entmax_bisect", "normmax_bisect", "budget_bisect"])
+@each("scale", [0.01, 30.0])
+@each("name", ["sparsemax", "entmax15", "entmax_bisect", "normmax_bisect", "budget_bisect"])
 def test_mappings_agree_on_flat_and_on_peaked_scores(peer, name, scale):
     assert_agree(getattr(ours, name), getattr(peer, name), scale * scores(6, 9))
 
@@ -157,20 +158,20 @@ def test_normmax_and_budget_agree_with_one_parameter_per_row(peer):
 
 
 # The peer's budget_bisect returns NaN there.
-@pytest.mark.parametrize(("name", "options"), [case for case in MAPPINGS if case[0] != "budget_bisect"])
+@each(("name", "options"), [case for case in MAPPINGS if case[0] != "budget_bisect"])
 def test_mappings_agree_on_scores_masked_by_minus_infinity(peer, name, options):
     x = scores(4, 6)
     x[:, 4:] = -torch.inf
     assert_agree(lambda x: getattr(ours, name)(x, **options), lambda x: getattr(peer, name)(x, **options), x)
 
 
-@pytest.mark.parametrize(("name", "options"), MAPPING_MODULES)
+@each(("name", "options"), MAPPING_MODULES)
 def test_mapping_modules_agree(peer, name, options):
     assert_agree(getattr(ours, name)(**options), getattr(peer, name)(**options), scores(6, 7))
 
 
-@pytest.mark.parametrize(("name", "options"), LOSSES)
-@pytest.mark.parametrize("scale", [0.3, 1.0, 10.0])
+@each(("name", "options"), LOSSES)
+@each("scale", [0.3, 1.0, 10.0])
 def test_losses_agree_row_by_row(peer, name, options, scale):
     target = torch.tensor([0, 3, 6, 2, 2])
     assert_agree(
@@ -180,9 +181,9 @@ def test_losses_agree_row_by_row(peer, name, options, scale):
     )
 
 
-@pytest.mark.parametrize(("name", "options"), LOSS_MODULES)
-@pytest.mark.parametrize("reduction", ["elementwise_mean", "sum", "none"])
-@pytest.mark.parametrize("ignore_index", [-100, 2])
+@each(("name", "options"), LOSS_MODULES)
+@each("reduction", ["elementwise_mean", "sum", "none"])
+@each("ignore_index", [-100, 2])
 def test_loss_modules_agree(peer, name, options, reduction, ignore_index):
     target = torch.tensor([0, 3, 6, 2, 2])
     options = options | {"reduction": reduction, "ignore_index": ignore_index}

@@ -20,6 +20,7 @@ from anymax.latent import (
     StraightThroughGumbel,
     SumAndSample,
 )
+from tests.each import each
 from tests.latent.losses import SIZE, WIDTH, DistanceLoss, deviation, estimated_gradients, exact_gradients
 from tests.latent.members import MEMBERS, Member
 
@@ -93,7 +94,7 @@ def same_rows(num_rows: int) -> tuple[Tensor, Tensor]:
     return scores.expand(num_rows, SIZE), theta.expand(num_rows, WIDTH)
 
 
-@pytest.mark.parametrize(("name", "latent"), pairs(lambda kind: kind.is_exact))
+@each(("name", "latent"), pairs(lambda kind: kind.is_exact))
 def test_gradients_are_those_of_the_enumeration(name: str, latent: str) -> None:
     scores = torch.randn(9, SIZE, dtype=torch.float64)
     theta = torch.randn(9, WIDTH, dtype=torch.float64)
@@ -150,8 +151,8 @@ def test_straight_through_is_biased_at_every_temperature(latent: str, published:
         assert bias(StraightThroughGumbel(temperature, published=published), latent)[1] > 8
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,), (2, 0)], ids=str)
-@pytest.mark.parametrize(("name", "latent"), pairs(lambda kind: True, SOME))
+@each("shape", [(), (5,), (2, 3), (0,), (2, 0)])
+@each(("name", "latent"), pairs(lambda kind: True, SOME))
 def test_calls_are_the_rows_that_reached_the_loss(name: str, latent: str, shape: tuple[int, ...]) -> None:
     kind, num_rows = ESTIMATORS[name], torch.Size(shape).numel()
     scores = torch.randn(*shape, SIZE, dtype=torch.float64, requires_grad=True)
@@ -234,13 +235,13 @@ def test_the_state_can_be_saved_and_loaded(name: str) -> None:
         assert torch.equal(step(estimator), step(other))
 
 
-@pytest.mark.parametrize("name", [name for name, kind in ESTIMATORS.items() if "average" not in name])
+@each("name", [name for name, kind in ESTIMATORS.items() if "average" not in name])
 def test_only_those_that_say_so_have_a_state(name: str) -> None:
     has_state = bool(ESTIMATORS[name].make().state_dict())
     assert has_state == (name == "nvil" or "gumbel" in name or "through" in name)
 
 
-@pytest.mark.parametrize("name", list(ESTIMATORS))
+@each("name", list(ESTIMATORS))
 def test_losses_that_are_not_one_finite_number_for_each_pair_are_refused(name: str) -> None:
     kind, context = ESTIMATORS[name], torch.zeros(3, 1)
     latent = Choice(torch.randn(3, SIZE))
@@ -259,7 +260,7 @@ def test_losses_that_are_not_one_finite_number_for_each_pair_are_refused(name: s
             estimate(lambda choice, example, wrong=wrong: torch.where(example == 2, wrong, 1.0))
 
 
-@pytest.mark.parametrize("name", list(ESTIMATORS))
+@each("name", list(ESTIMATORS))
 def test_scores_in_place_of_a_latent_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match=r"latent must be a Latent, got Tensor; wrap scores as Choice\(scores\)"):
         ESTIMATORS[name].make()(torch.zeros(3, 4), lambda choice, example: choice.sum(-1))

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from anymax.training.ranks import leave
 from anymax.vocabulary import AdaptiveInput, Bands, CharacterInput, FixedInput
 from anymax.vocabulary.character_input import Windows
+from tests.each import each
 
 SIZE, DIM, PADDING = 12, 8, 2
 BANDS = Bands.from_sizes((5, 3, 4), dims=(8, 3, 2))
@@ -52,8 +53,8 @@ def layer(make: Callable[[int | None], nn.Module]) -> nn.Module:
     return make(PADDING)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", [torch.int64, torch.int32])
+@each("shape", SHAPES)
 def test_ids_of_any_shape_get_one_more_dimension(layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     ids = torch.randint(SIZE, shape).to(dtype)
     vectors = layer(ids)
@@ -69,9 +70,9 @@ def test_different_words_have_different_vectors(layer: nn.Module) -> None:
     assert distances.min() > 1e-4
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_vectors_have_the_type_of_the_parameters(layer: nn.Module, dtype: torch.dtype) -> None:
-    ids = torch.arange(SIZE)
+@each("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_vectors_have_the_type_of_the_parameters(make: Callable[[int | None], nn.Module], dtype: torch.dtype) -> None:
+    layer, ids = make(PADDING), torch.arange(SIZE)
     wide = layer(ids)
     vectors = layer.to(dtype)(ids)
     assert vectors.dtype == dtype
@@ -156,7 +157,7 @@ def test_can_be_made_without_memory(make: Callable[[int | None], nn.Module]) -> 
     }
 
 
-@pytest.mark.parametrize("wrong", [-1, SIZE, 10**9])
+@each("wrong", [-1, SIZE, 10**9])
 def test_a_word_outside_the_vocabulary_is_refused(layer: nn.Module, wrong: int) -> None:
     with pytest.raises(ValueError, match=f"ids must be from 0 to 11, as the vocabulary has 12 words, got {wrong}"):
         layer(torch.tensor([[0, 3], [wrong, 1]]))
@@ -168,7 +169,7 @@ def test_ids_that_are_not_integers_are_refused(layer: nn.Module) -> None:
             layer(wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1, SIZE])
+@each("wrong", [-1, SIZE])
 def test_padding_outside_the_vocabulary_is_refused(make: Callable[[int | None], nn.Module], wrong: int) -> None:
     with pytest.raises(ValueError, match="padding_index must be a word of the vocabulary, from 0 to 11"):
         make(wrong)

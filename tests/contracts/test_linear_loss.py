@@ -25,8 +25,11 @@ from tests.contracts.linear_losses import (
     smoothing_option,
     targets,
 )
+from tests.each import each
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+NARROW = blocks.NARROW
 
 
 @pytest.fixture(params=list(MEMBERS))
@@ -34,12 +37,13 @@ def member(request: pytest.FixtureRequest) -> Member:
     return MEMBERS[request.param]
 
 
-@pytest.mark.parametrize("narrow", [0, blocks.NARROW], ids=["products by rows", "by columns"])
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+# With 0 products are made by rows, else by columns.
+@each("narrow", [0, NARROW])
+@each("reduction", REDUCTIONS)
 def test_loss_and_gradients_are_those_of_all_scores(
     engine: str, member: Member, reduction: str, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert D < blocks.NARROW
+    assert D < NARROW
     monkeypatch.setattr(blocks, "NARROW", narrow)
     tensors, target = member.make(3, 5), targets(3, 5, ignored=(3, 7))
     for budget, smoothing in ((1, 0.0), (4, 0.1), (None, 0.0)):
@@ -70,7 +74,7 @@ def test_any_shape_block_and_option_gives_the_loss_of_all_scores(data: st.DataOb
     assert_same(got, reduced(member, tensors, target, reduction, smoothing), tensors)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@each("reduction", ["mean", "none"])
 def test_float32_is_near_the_float64_loss_of_all_scores(engine: str, member: Member, reduction: str) -> None:
     tensors, target = member.make(6, 9, dtype=torch.float32), targets(6, 9, ignored=(4,))
     wide = changed(tensors, Tensor.double)
@@ -85,7 +89,7 @@ def test_float32_is_near_the_float64_loss_of_all_scores(engine: str, member: Mem
         assert (gradient - exact).norm() < 1e-5 * exact.norm() + 1e-6
 
 
-@pytest.mark.parametrize("leading", [(), (1,), (5,), (2, 3), (2, 1, 2)], ids=str)
+@each("leading", [(), (1,), (5,), (2, 3), (2, 1, 2)])
 def test_losses_have_the_leading_shape_and_reductions_have_none(member: Member, leading: tuple[int, ...]) -> None:
     tensors, target = member.make(*leading), targets(*leading)
     assert member.fused(tensors, target, reduction="none").shape == leading
@@ -95,8 +99,8 @@ def test_losses_have_the_leading_shape_and_reductions_have_none(member: Member, 
         assert_same(loss, reduce(member.fused(tensors, target, reduction="none")), tensors)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("leading", [(0,), (2, 0), (3,)], ids=str)
+@each("reduction", REDUCTIONS)
+@each("leading", [(0,), (2, 0), (3,)])
 def test_no_target_left_costs_nothing_and_gives_zero_gradients(
     member: Member, leading: tuple[int, ...], reduction: str
 ) -> None:
@@ -108,7 +112,7 @@ def test_no_target_left_costs_nothing_and_gives_zero_gradients(
         assert tensor.grad is not None and tensor.grad.shape == tensor.shape and (tensor.grad == 0).all()
 
 
-@pytest.mark.parametrize("ignore_index", [-100, -1, 7])
+@each("ignore_index", [-100, -1, 7])
 def test_what_stands_at_ignored_targets_changes_nothing(member: Member, ignore_index: int) -> None:
     tensors, target = member.make(8), targets(8)
     target = torch.where(target == ignore_index, 8, target)
@@ -127,7 +131,7 @@ def test_what_stands_at_ignored_targets_changes_nothing(member: Member, ignore_i
             assert (tensor.grad[~kept] == 0).all() and (tensor.grad[kept] != 0).any()
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("reduction", REDUCTIONS)
 def test_a_nan_in_a_hidden_state_is_never_silent(engine: str, member: Member, reduction: str) -> None:
     tensors, target = member.make(5, dtype=torch.float32), targets(5)
     next(iter(tensors.values())).data[2] = torch.nan
@@ -138,7 +142,7 @@ def test_a_nan_in_a_hidden_state_is_never_silent(engine: str, member: Member, re
         assert tensors[key].grad.isnan().any()
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("reduction", REDUCTIONS)
 def test_a_second_derivative_is_refused_by_name(member: Member, reduction: str) -> None:
     tensors = member.make(3)
     loss = member.fused(tensors, targets(3), reduction=reduction).square().sum()
@@ -152,7 +156,7 @@ def test_a_second_derivative_is_refused_by_name(member: Member, reduction: str) 
             penalty(of=place).backward(retain_graph=True)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("reduction", REDUCTIONS)
 def test_a_second_backward_gives_the_same_gradients_in_other_memory(member: Member, reduction: str) -> None:
     tensors, target = member.make(6), targets(6, ignored=(2,))
     sources = list(tensors.values())
@@ -222,8 +226,8 @@ def test_a_weight_that_also_made_the_hidden_states_gets_both_gradients(member: M
     assert_same(got, reduced(member, tied(), target) + tensors[weight].square().sum(), leaves)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("name", WHOLE)
+@each("reduction", REDUCTIONS)
+@each("name", WHOLE)
 def test_gradients_of_functions_are_those_of_backward(name: str, reduction: str) -> None:
     member = MEMBERS[name]
     tensors, target = member.make(6), targets(6, ignored=(2,))
@@ -244,7 +248,7 @@ def test_gradients_can_be_looked_at_where_a_graph_is_kept(member: Member) -> Non
     torch.testing.assert_close([gradient.detach() for gradient in kept], list(wanted))
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False])
+@each("use_reentrant", [True, False])
 def test_a_checkpoint_around_the_loss_changes_nothing(member: Member, use_reentrant: bool) -> None:
     tensors, target = member.make(6), targets(6)
     hidden = next(iter(tensors))
@@ -262,7 +266,7 @@ def test_a_checkpoint_around_the_loss_changes_nothing(member: Member, use_reentr
         torch.testing.assert_close(tuple(tensor.grad for tensor in tensors.values()), wanted)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@each("reduction", ["mean", "none"])
 def test_each_tensor_can_be_the_only_one_that_learns(member: Member, reduction: str) -> None:
     tensors, target = member.make(6), targets(6, ignored=(1,))
     wanted = reduced(member, tensors, target, reduction)
@@ -281,7 +285,7 @@ def test_each_tensor_can_be_the_only_one_that_learns(member: Member, reduction: 
     assert not member.fused(tensors, target, reduction=reduction).requires_grad
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@each("context", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_the_loss_is_the_same(member: Member, context: Callable[[], torch.no_grad]) -> None:
     tensors, target = member.make(6), targets(6)
     for reduction in REDUCTIONS:
@@ -291,7 +295,7 @@ def test_without_gradients_the_loss_is_the_same(member: Member, context: Callabl
         assert not loss.requires_grad and loss.equal(wanted)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("reduction", REDUCTIONS)
 def test_targets_times_classes_are_never_alive(member: Member, reduction: str) -> None:
     num_targets = 2000
     tensors, target = member.make(num_targets, dtype=torch.float32), targets(num_targets, ignored=range(0, 900, 7))
@@ -317,7 +321,7 @@ def test_no_memory_goes_to_gradients_that_nobody_wants(member: Member) -> None:
         assert peak_bytes(lambda: member.fused(wide, target)) < wide[key].numel() * 4 / 2
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gives_a_float32_loss_near_the_exact_one(member: Member, dtype: torch.dtype) -> None:
     tensors, target = member.make(7, 4, dtype=dtype), targets(7, 4, ignored=(5,))
     wide = changed(tensors, Tensor.double)
@@ -374,7 +378,7 @@ def test_nothing_need_be_contiguous(member: Member) -> None:
         torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("reduction", REDUCTIONS)
 def test_the_same_call_gives_the_same_bits_and_reads_no_stale_memory(member: Member, reduction: str) -> None:
     tensors, target = member.make(9, dtype=torch.float32), targets(9, ignored=(4,))
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import anymax
-
-pytestmark = pytest.mark.usefixtures("engine")
+from tests.conftest import ENGINES
+from tests.each import each
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Member:
     ignores_shift: bool = True
     is_random: bool = False
     has_second_derivative: bool = True
+    has_kernel: bool = True
 
 
 def gumbel(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -42,15 +44,25 @@ MEMBERS = {
     "entmax-1.8": Member(at(anymax.entmax, 1.8)),
     "entmax-2": Member(at(anymax.entmax, 2.0)),
     "entmax-3": Member(at(anymax.entmax, 3.0)),
-    "argmax": Member(anymax.argmax, has_second_derivative=False),
+    "argmax": Member(anymax.argmax, has_second_derivative=False, has_kernel=False),
     "topk_sparsemax": Member(at(anymax.topk_sparsemax, 2)),
     "normmax-1.5": Member(at(anymax.normmax, 1.5)),
     "normmax-2": Member(at(anymax.normmax, 2.0)),
-    "subset_marginals": Member(at(anymax.subset_marginals, 2), total=2.0, has_second_derivative=False),
+    "subset_marginals": Member(
+        at(anymax.subset_marginals, 2), total=2.0, has_second_derivative=False, has_kernel=False
+    ),
     "sigsoftmax": Member(anymax.sigsoftmax, ignores_shift=False),
     "gumbel_softmax": Member(gumbel, is_random=True),
 }
 SHAPES = [(5,), (3, 5), (2, 3, 6), (1, 1, 2), (37, 4), (4, 200), (0, 4), (2, 0, 3)]
+
+
+# A case for each engine where a kernel does the work, one where none is reached.
+RUNS = [(name, engine) for name in MEMBERS for engine in (ENGINES if MEMBERS[name].has_kernel else ["reference"])]
+
+
+def through_engines(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.usefixtures("engine")(pytest.mark.parametrize(("member", "engine"), RUNS, indirect=True)(test))
 
 
 @pytest.fixture(params=list(MEMBERS))
@@ -65,7 +77,27 @@ def fixed(member: Member) -> Member:
     return member
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+class Namespaces(TorchDispatchMode):
+    """Collects the namespaces of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> object:
+        self.names.add(func.namespace)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_kernel_is_reached_by_those_alone_that_run_through_every_engine(member: Member) -> None:
+    scores, mask = torch.randn(3, 4, requires_grad=True), torch.tensor([True, True, False, True])
+    with Namespaces() as seen:
+        member.call(scores, mask=mask).square().sum().backward()
+    assert ("anymax" in seen.names) == member.has_kernel
+
+
+@through_engines
+@each("shape", SHAPES)
 def test_probabilities_are_nonnegative_and_sum_to_the_total(member: Member, shape: tuple[int, ...]) -> None:
     probs = member.call(torch.randn(shape) * 2)
     assert probs.shape == shape
@@ -73,22 +105,30 @@ def test_probabilities_are_nonnegative_and_sum_to_the_total(member: Member, shap
     torch.testing.assert_close(probs.sum(-1), torch.full(shape[:-1], member.total), rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
+@each("dim", [0, 1, 2, -1, -2, -3])
 def test_every_dim_is_the_last_dim_of_moved_scores(fixed: Member, dim: int) -> None:
     scores = torch.randn(4, 5, 6)
     torch.testing.assert_close(fixed.call(scores, dim=dim), fixed.call(scores.movedim(dim, -1)).movedim(-1, dim))
+    for shape in ((4, 5, 6), (5, 6), (6,), (4, 1, 6)):
+        mask = torch.rand(shape) > 0.4
+        moved = mask.expand(4, 5, 6).movedim(dim, -1)
+        wanted = fixed.call(scores.movedim(dim, -1), mask=moved).movedim(-1, dim)
+        torch.testing.assert_close(fixed.call(scores, dim=dim, mask=mask), wanted)
 
 
+@through_engines
 def test_order_of_entries_does_not_matter(fixed: Member) -> None:
     scores, order = torch.randn(6, 9), torch.randperm(9)
     torch.testing.assert_close(fixed.call(scores[:, order]), fixed.call(scores)[:, order], rtol=0, atol=1e-6)
 
 
+@through_engines
 def test_higher_scores_never_get_less(fixed: Member) -> None:
     probs = fixed.call(torch.randn(20, 7).sort(-1).values)
     assert (probs.diff(dim=-1) >= -1e-7).all()
 
 
+@through_engines
 def test_a_constant_added_to_all_scores_changes_nothing(fixed: Member) -> None:
     if not fixed.ignores_shift:
         pytest.skip("depends on the level of the scores by design")
@@ -98,6 +138,7 @@ def test_a_constant_added_to_all_scores_changes_nothing(fixed: Member) -> None:
         torch.testing.assert_close(fixed.call(scores + shift), fixed.call(scores), rtol=0, atol=1e-6)
 
 
+@through_engines
 def test_masked_entries_get_exactly_zero_and_the_others_what_they_get_alone(fixed: Member) -> None:
     scores, mask = torch.randn(5, 8), torch.rand(5, 8) > 0.4
     mask[:, :3] = True
@@ -108,6 +149,7 @@ def test_masked_entries_get_exactly_zero_and_the_others_what_they_get_alone(fixe
         torch.testing.assert_close(probs[row, mask[row]], alone, rtol=0, atol=1e-6)
 
 
+@through_engines
 def test_minus_infinity_is_a_mask(member: Member) -> None:
     scores, mask = torch.randn(5, 8), torch.rand(5, 8) > 0.4
     mask[:, :3] = True
@@ -119,6 +161,7 @@ def test_a_mask_broadcasts(member: Member) -> None:
     torch.testing.assert_close(member.call(scores, mask=mask), member.call(scores, mask=mask.expand(2, 3, 5)))
 
 
+@through_engines
 def test_a_row_with_nothing_left_gives_zeros_and_a_zero_gradient(member: Member) -> None:
     scores = torch.randn(3, 4, requires_grad=True)
     mask = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
@@ -128,8 +171,9 @@ def test_a_row_with_nothing_left_gives_zeros_and_a_zero_gradient(member: Member)
     assert probs.isfinite().all() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-@pytest.mark.parametrize("num_rows", [3, 40])
+@through_engines
+@each("poison", [torch.nan, torch.inf])
+@each("num_rows", [3, 40])
 def test_a_nan_or_plus_infinity_spoils_its_row_and_no_other(member: Member, poison: float, num_rows: int) -> None:
     scores = torch.randn(num_rows, 5)
     clean = member.call(scores)
@@ -143,11 +187,13 @@ def test_a_nan_or_plus_infinity_spoils_its_row_and_no_other(member: Member, pois
     assert scores.grad is not None and scores.grad[others].isfinite().all()
 
 
+@through_engines
 def test_gradient_agrees_with_finite_differences(member: Member) -> None:
     scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(member.call, (scores,), eps=1e-7, atol=1e-5)
 
 
+@through_engines
 def test_second_derivative_agrees_with_finite_differences(member: Member) -> None:
     scores = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     if not member.has_second_derivative:
@@ -157,7 +203,8 @@ def test_second_derivative_agrees_with_finite_differences(member: Member) -> Non
     assert torch.autograd.gradgradcheck(member.call, (scores,), eps=1e-6, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@through_engines
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(fixed: Member, dtype: torch.dtype) -> None:
     scores = torch.randn(4, 300, dtype=dtype, requires_grad=True)
     probs = fixed.call(scores)
@@ -168,6 +215,7 @@ def test_half_precision_is_computed_in_float32(fixed: Member, dtype: torch.dtype
     assert scores.grad is not None and scores.grad.dtype == dtype
 
 
+@through_engines
 def test_double_precision_is_kept(fixed: Member) -> None:
     scores = torch.randn(4, 9, dtype=torch.float64)
     probs = fixed.call(scores)
@@ -176,12 +224,14 @@ def test_double_precision_is_kept(fixed: Member) -> None:
     torch.testing.assert_close(probs.float(), fixed.call(scores.float()), rtol=0, atol=2e-6)
 
 
+@through_engines
 def test_scores_need_not_be_contiguous(fixed: Member) -> None:
     scores = torch.randn(6, 10, 2)[::2, 1::3, 0]
     assert not scores.is_contiguous()
     torch.testing.assert_close(fixed.call(scores), fixed.call(scores.contiguous()))
 
 
+@through_engines
 def test_vmap_is_a_loop(fixed: Member) -> None:
     scores = torch.randn(3, 4, 5)
     looped = torch.stack([fixed.call(part) for part in scores])
@@ -189,6 +239,7 @@ def test_vmap_is_a_loop(fixed: Member) -> None:
     torch.testing.assert_close(torch.vmap(fixed.call, in_dims=2)(scores.movedim(0, 2)), looped, rtol=0, atol=1e-6)
 
 
+@through_engines
 def test_gradients_pass_through_vmap_both_ways(fixed: Member) -> None:
     scores, weights = torch.randn(3, 4, 5, requires_grad=True), torch.randn(5)
 
@@ -212,6 +263,7 @@ def test_a_dim_that_is_not_there_is_refused(member: Member) -> None:
             member.call(torch.randn(3, 4), dim=dim)
 
 
+@through_engines
 def test_a_dimension_of_size_0_gives_an_empty_result_and_gradient(member: Member) -> None:
     for shape, dim in (((0,), 0), ((3, 0), -1), ((2, 0, 3), 1), ((2, 3, 0), 2), ((0, 0), 0)):
         for mask in (None, torch.ones(shape, dtype=torch.bool)):
@@ -221,6 +273,7 @@ def test_a_dimension_of_size_0_gives_an_empty_result_and_gradient(member: Member
             assert probs.shape == gradient.shape == shape and probs.dtype == torch.float32
 
 
+@through_engines
 def test_every_finite_score_gives_probabilities_and_a_finite_gradient(member: Member) -> None:
     for dtype in (torch.float32, torch.float64):
         largest = torch.finfo(dtype).max

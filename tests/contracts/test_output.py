@@ -19,6 +19,7 @@ from anymax.vocabulary import (
     SparseOutput,
     tie_,
 )
+from tests.each import each
 
 V, D = 23, 8
 BANDS = Bands.from_sizes((7, 9, 7), dim=D, factor=2)
@@ -95,14 +96,14 @@ def eager_losses(layer: OutputLayer, hidden: Tensor, target: Tensor) -> Tensor:
     return anymax.entmax_loss(scores, target, layer.alpha, reduction="none")
 
 
-@pytest.mark.parametrize("leading", LEADING, ids=str)
+@each("leading", LEADING)
 def test_probabilities_sum_to_one_in_any_leading_shape(layer: OutputLayer, leading: tuple[int, ...]) -> None:
     log_probs = layer.log_probs(batch(*leading)[0])
     assert log_probs.shape == (*leading, V)
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(leading))
 
 
-@pytest.mark.parametrize("leading", LEADING, ids=str)
+@each("leading", LEADING)
 def test_log_prob_is_that_of_the_target_among_all(layer: OutputLayer, leading: tuple[int, ...]) -> None:
     hidden, target = batch(*leading)
     expected = layer.log_probs(hidden).gather(-1, target[..., None])[..., 0]
@@ -133,7 +134,7 @@ def test_loss_and_gradients_are_those_of_the_scores_of_all_words(layer: OutputLa
     )
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@each("reduction", ["mean", "sum"])
 def test_a_reduced_loss_and_its_gradients_are_those_of_the_single_losses(layer: OutputLayer, reduction: str) -> None:
     hidden, target = batch(4, 6)
     target[1, 2:5] = -100
@@ -154,7 +155,7 @@ def test_the_order_of_tokens_is_the_order_of_losses(layer: OutputLayer) -> None:
     torch.testing.assert_close(layer(hidden[order], target[order], "none"), losses[order], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("ignore_index", [-100, 1, 8])
+@each("ignore_index", [-100, 1, 8])
 def test_ignored_tokens_count_for_nothing_whatever_their_index(member: Member, ignore_index: int) -> None:
     layer = trained(member.make(ignore_index=ignore_index))
     hidden, target = batch(60)
@@ -172,11 +173,12 @@ def test_ignored_tokens_count_for_nothing_whatever_their_index(member: Member, i
     assert (gradient[~kept] == 0).all() and (gradient[kept] != 0).any()
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("num_tokens", [0, 3])
+@each("reduction", ["mean", "sum", "none"])
+@each("num_tokens", [0, 3])
 def test_no_token_left_costs_nothing_and_gives_zero_gradients(
     layer: OutputLayer, num_tokens: int, reduction: str
 ) -> None:
+    layer.zero_grad()
     hidden = torch.randn(num_tokens, D, requires_grad=True)
     loss = layer(hidden, torch.full((num_tokens,), -100), reduction)
     assert loss.shape == ((num_tokens,) if reduction == "none" else ()) and (loss == 0).all()
@@ -209,7 +211,7 @@ def test_hidden_need_not_be_contiguous(layer: OutputLayer) -> None:
     torch.testing.assert_close(layer(hidden, target), layer(hidden.contiguous(), target))
 
 
-@pytest.mark.parametrize("k", [1, 4, 9, V])
+@each("k", [1, 4, 9, V])
 def test_topk_is_that_of_all_log_probabilities(layer: OutputLayer, k: int) -> None:
     hidden, _ = batch(5, 6)
     log_probs = layer.log_probs(hidden)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches, RandomLengths, SentenceBatches
+from tests.each import each
 
 EOS = 0
 
@@ -45,7 +46,7 @@ def same(left: Batch, right: Batch) -> bool:
 
 
 @every_kind
-@pytest.mark.parametrize("length", [4, 27, 28, 29, 103])
+@each("length", [4, 27, 28, 29, 103])
 def test_every_token_is_a_target_once_an_epoch_after_the_token_before_it(make, length: int):
     tokens = stream(length)
     expected = sorted(zip([EOS, *tokens[:-1].tolist()], tokens.tolist(), strict=True))
@@ -79,7 +80,7 @@ def test_batches_go_on_from_a_saved_state_also_over_the_end_of_an_epoch(make):
 
 
 @every_kind
-@pytest.mark.parametrize("world_size", [2, 3, 5])
+@each("world_size", [2, 3, 5])
 def test_the_shares_of_the_ranks_are_the_batches_of_one_process(make, world_size: int):
     single = make(stream())
     ranks = [make(stream(), rank=rank, world_size=world_size) for rank in range(world_size)]
@@ -158,7 +159,7 @@ def test_sentences_of_a_long_stream_are_found_piece_by_piece(monkeypatch):
 
 
 @every_kind
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.int32])
+@each("dtype", [torch.uint16, torch.int32])
 def test_encoded_types_give_the_same_batches(make, dtype: torch.dtype):
     for expected, batch in zip(make(stream()), make(stream().to(dtype)), strict=True):
         assert same(batch, expected) and batch.ids.dtype == torch.int64

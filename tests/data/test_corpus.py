@@ -22,6 +22,7 @@ from anymax.data import (
     split_line,
 )
 from anymax.data.words import join_words
+from tests.each import each
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -233,7 +234,7 @@ def test_each_line_ends_with_a_mark_and_blank_lines_count_where_the_text_is_toke
     assert list(as_prose.words("train")) == ["=", "Title", "=", "<eos>", "a", "<", "unk", ">", "b", "c", "<eos>"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "words"),
     [
         ("It's 1,234.5 -- don't!", ["It's", "1,234.5", "--", "don't", "!"]),

@@ -12,6 +12,7 @@ from anymax.evaluation import CachedModel, CachePointer, cache_pointer, hidden_s
 from anymax.evaluation.cache_pointer import Memory, mix
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, SparseOutput
+from tests.each import each
 
 EOS, V = 0, 12
 
@@ -55,9 +56,9 @@ def losses(model: LanguageModel, tokens: Tensor, cache: CachePointer, **reading:
     return torch.cat([scored.losses for scored in token_losses(cached, tokens, eos=EOS, **reading)])
 
 
-@pytest.mark.parametrize("only_full", [False, True])
-@pytest.mark.parametrize("window", [1, 4, 44])
-@pytest.mark.parametrize(
+@each("only_full", [False, True])
+@each("window", [1, 4, 44])
+@each(
     ("build", "reading"),
     [
         (transformer, {"block": 6, "context": 2}),

@@ -14,6 +14,7 @@ from anymax.evaluation import effective_rank, log_prob_rank, matrix_rank, singul
 from anymax.models import LSTMLM, LSTMConfig
 from anymax.transforms import PLIF, Sig
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, OutputLayer, SparseOutput
+from tests.each import each
 
 N, M, D = 240, 120, 10
 
@@ -37,9 +38,9 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("method", ["svd", "gram"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("name", OUTPUTS)
+@each("method", ["svd", "gram"])
+@each("dtype", [torch.float32, torch.float64])
+@each("name", OUTPUTS)
 def test_layers_have_the_rank_that_theory_gives_them(name: str, dtype: torch.dtype, method: Any) -> None:
     build, expected = OUTPUTS[name]
     found = matrix_rank(log_probs_of(build(), dtype).split(70), num_contexts=N, num_words=M, method=method)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anymax.evaluation import Scored, token_losses
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, OutputLayer
+from tests.each import each
 
 EOS, V, PRIME = 0, 20, 10_007
 
@@ -91,8 +92,8 @@ SIZES = [(1, 1, 0), (1, 5, 3), (5, 5, 0), (6, 5, 0), (6, 5, 4), (3, 5, 4), (40, 
 SIZES += [(42, 7, 6), (43, 8, 4), (44, 8, 4), (45, 64, 10), (64, 64, 63), (65, 64, 63), (100, 16, 12)]
 
 
-@pytest.mark.parametrize(("length", "block", "context"), SIZES)
-@pytest.mark.parametrize("batch_tokens", [1, 24, 10_000])
+@each(("length", "block", "context"), SIZES)
+@each("batch_tokens", [1, 24, 10_000])
 def test_every_token_is_scored_once_in_order_from_exactly_its_window(
     length: int, block: int, context: int, batch_tokens: int
 ) -> None:
@@ -122,8 +123,8 @@ def sentence_windows(tokens: list[int], block: int, context: int) -> list[tuple[
     return windows
 
 
-@pytest.mark.parametrize(("block", "context"), [(1, 0), (8, 0), (8, 5), (20, 0), (20, 8), (20, 19), (200, 100)])
-@pytest.mark.parametrize("batch_tokens", [1, 61])
+@each(("block", "context"), [(1, 0), (8, 0), (8, 5), (20, 0), (20, 8), (20, 19), (200, 100)])
+@each("batch_tokens", [1, 61])
 def test_sentence_windows_score_whole_sentences_and_cut_only_what_cannot_fit(
     block: int, context: int, batch_tokens: int
 ) -> None:
@@ -221,8 +222,8 @@ def test_single_windows_read_one_sentence_each() -> None:
     assert torch.cat([stretch.losses for stretch in stretches]).tolist() == by_hand
 
 
-@pytest.mark.parametrize("block", [1, 7, 50, 1000])
-@pytest.mark.parametrize("batch_tokens", [1, 9, 10_000])
+@each("block", [1, 7, 50, 1000])
+@each("batch_tokens", [1, 9, 10_000])
 def test_a_carried_state_reads_the_whole_stream(block: int, batch_tokens: int) -> None:
     tokens = stream(103)
     positions, _, losses = in_order(token_losses(Carrier(), tokens, eos=EOS, block=block, batch_tokens=batch_tokens))
@@ -230,8 +231,8 @@ def test_a_carried_state_reads_the_whole_stream(block: int, batch_tokens: int) -
     assert losses == [loss_by_hand(tokens.tolist(), position, 0) for position in range(103)]
 
 
-@pytest.mark.parametrize("rows", [2, 3, 10, 29])
-@pytest.mark.parametrize("block", [1, 4, 14, 50])
+@each("rows", [2, 3, 10, 29])
+@each("block", [1, 4, 14, 50])
 def test_parallel_rows_score_every_token_once_from_the_start_of_its_row(rows: int, block: int) -> None:
     tokens, model = stream(29), Carrier()
     positions, _, losses = in_order(token_losses(model, tokens, eos=EOS, block=block, rows=rows))
@@ -246,8 +247,8 @@ def test_parallel_rows_score_every_token_once_from_the_start_of_its_row(rows: in
     assert {batch for batch, _ in model.calls} == {rows}
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize(
+@each("world_size", [2, 3])
+@each(
     ("make", "options"),
     [
         (Reader, {"block": 8, "context": 3, "batch_tokens": 16}),
@@ -256,7 +257,6 @@ def test_parallel_rows_score_every_token_once_from_the_start_of_its_row(rows: in
         (Carrier, {"block": 9}),
         (Carrier, {"block": 9, "rows": 4}),
     ],
-    ids=str,
 )
 def test_ranks_share_the_tokens_and_call_the_model_equally_often(
     world_size: int, make: type[Reader], options: dict[str, Any]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anymax.kernels import library, use_backend
 from anymax.kernels.cross_entropy import cross_entropy_
+from tests.each import each
 
 pytestmark = pytest.mark.usefixtures("engine")
 WIDTHS = [1, 7, 8, 9, 63, 64, 65, 1000, 4097]
@@ -48,8 +49,8 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@each("dtype", DTYPES)
+@each("smoothing", SMOOTHINGS)
 def test_losses_and_the_gradient_in_place_are_those_of_log_softmax(dtype: torch.dtype, smoothing: float) -> None:
     for n in WIDTHS:
         for scale in (0.1, 3.0, 50.0):
@@ -60,8 +61,8 @@ def test_losses_and_the_gradient_in_place_are_those_of_log_softmax(dtype: torch.
             assert_right(losses, gradient, scores, target, smoothing)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@each("dtype", DTYPES)
+@each("smoothing", SMOOTHINGS)
 def test_the_losses_are_the_same_where_no_gradient_is_wanted(dtype: torch.dtype, smoothing: float) -> None:
     for n in WIDTHS:
         scores, target = drawn(5, n, dtype)
@@ -70,8 +71,8 @@ def test_the_losses_are_the_same_where_no_gradient_is_wanted(dtype: torch.dtype,
         torch.testing.assert_close(losses.double(), expected(scores, target, smoothing)[0], rtol=4 * eps, atol=99 * eps)
 
 
-@pytest.mark.parametrize("wants_gradient", [True, False])
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("wants_gradient", [True, False])
+@each("dtype", DTYPES)
 def test_rows_may_stand_apart_and_what_lies_between_them_stays(dtype: torch.dtype, wants_gradient: bool) -> None:
     num_rows, gap = 6, 13
     for n in (1, 7, 65, 1000):
@@ -110,8 +111,8 @@ def test_a_target_at_minus_infinity_costs_infinity() -> None:
         assert cross_entropy_(scores, torch.tensor([0]), 0.1, wants_gradient=wants_gradient) == torch.inf
 
 
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("wants_gradient", [True, False])
+@each("poison", [torch.nan, torch.inf, -torch.inf])
+@each("wants_gradient", [True, False])
 def test_a_row_without_an_answer_says_nan_and_spoils_no_other(poison: float, wants_gradient: bool) -> None:
     others = torch.arange(5) != 2
     for n in (1, 9, 300):
@@ -128,8 +129,8 @@ def test_a_row_without_an_answer_says_nan_and_spoils_no_other(poison: float, wan
             assert_right(losses[others], scores[others], clean[others], target[others], 0.1)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 10.0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@each("scale", [1e-3, 1.0, 10.0])
+@each("smoothing", [0.0, 0.1])
 def test_a_long_row_loses_nothing_in_float32(scale: float, smoothing: float) -> None:
     scores, target = drawn(3, 100_003, torch.float32, scale)
     gradient = scores.clone()

@@ -7,6 +7,7 @@ from torch import Tensor
 from anymax.kernels import dropout as kernel
 from anymax.kernels import library, use_backend
 from anymax.kernels.dropout import native, reference
+from tests.each import each
 
 needs_native = pytest.mark.skipif(library.why_missing() is not None, reason=f"{library.why_missing()}")
 every_level = pytest.mark.parametrize("level", library.machine_levels())
@@ -31,8 +32,8 @@ def written_out(seed: int, number: int) -> int:
     return (x ^ (x >> 14)) * 0x846CA68B % WORD
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 123_456_789_012])
-@pytest.mark.parametrize("first", [0, 5, 2**31 - 2, WORD - 3, WORD, 7 * WORD + 11, 2**40 - 2])
+@each("seed", [0, 1, -1, 2**63 - 1, -(2**63), 123_456_789_012])
+@each("first", [0, 5, 2**31 - 2, WORD - 3, WORD, 7 * WORD + 11, 2**40 - 2])
 def test_the_random_bits_are_those_of_the_formula(seed: int, first: int) -> None:
     bits = reference.random_bits(torch.tensor([seed]), first, 6)
     assert bits.tolist() == [[written_out(seed, number) for number in range(first, first + 6)]]
@@ -40,7 +41,7 @@ def test_the_random_bits_are_those_of_the_formula(seed: int, first: int) -> None
 
 @needs_native
 @every_level
-@pytest.mark.parametrize("first", [0, 3, 2**15 - 1, WORD - 20_000, 3 * WORD - 7])
+@each("first", [0, 3, 2**15 - 1, WORD - 20_000, 3 * WORD - 7])
 def test_a_row_in_pieces_gives_the_row_across_the_border_of_words(level: str, first: int) -> None:
     entries, seeds = draw((2, 40_001))
     whole = reference.forward(entries, seeds, 0.3, first)
@@ -66,8 +67,18 @@ def test_the_number_of_threads_changes_nothing(num_threads: int) -> None:
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, -1.0, 60_000.0])
+def test_an_entry_whose_bits_are_the_threshold_is_kept_and_the_next_rate_drops_it() -> None:
+    # More entries than the widest vector has, so that vectors and what is left over are both asked.
+    entries, seeds = torch.ones(1, 37), torch.tensor([5])
+    for number in (0, 11, 36):
+        bits = written_out(5, number)
+        assert kernel.dropout(entries, seeds, bits / WORD)[0, number] > 0
+        assert kernel.dropout(entries, seeds, (bits + 1) / WORD)[0, number] == 0
+
+
+@pytest.mark.usefixtures("engine")
+@each("dtype", DTYPES)
+@each("value", [torch.nan, torch.inf, -torch.inf, -1.0, 60_000.0])
 def test_what_is_dropped_is_zero_whatever_it_was_and_the_rest_is_scaled(dtype: torch.dtype, value: float) -> None:
     entries = torch.full((1, 1001), value, dtype=dtype)
     seeds = torch.tensor([3])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels.dropout.reference import _split_mix, random_bits, threshold
+from tests.each import each
 
 COUNT = 2**18
 # How many deviations from its mean a number may be: one in 150 000 is further away by chance.
@@ -31,8 +32,8 @@ def dependence(a: Tensor, b: Tensor) -> float:
     return (both / count - share_a * share_b) * math.sqrt(count / variances)
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.75, 0.99])
-@pytest.mark.parametrize("seed", [0, 1, 2, -7, 2**62])
+@each("rate", [0.001, 0.1, 0.5, 0.75, 0.99])
+@each("seed", [0, 1, 2, -7, 2**62])
 def test_as_many_are_kept_as_the_rate_says(rate: float, seed: int) -> None:
     for count in (1000, COUNT):
         kept = masks(rate, [seed], count)
@@ -114,7 +115,7 @@ def flipped_share(before: Tensor, after: Tensor) -> Tensor:
     return torch.stack([((before ^ after) >> place & 1).double().mean() for place in range(16, 32)])
 
 
-@pytest.mark.parametrize("place", range(40))
+@each("place", range(40))
 def test_a_bit_of_the_number_flips_half_of_the_high_bits(place: int) -> None:
     count = 2**16
     before = random_bits(torch.arange(4), 0, count)
@@ -123,7 +124,7 @@ def test_a_bit_of_the_number_flips_half_of_the_high_bits(place: int) -> None:
     assert (flipped_share(before, after) - 0.5).abs().max() < 0.02
 
 
-@pytest.mark.parametrize("place", range(0, 64, 3))
+@each("place", range(0, 64, 3))
 def test_a_bit_of_the_seed_flips_half_of_the_high_bits(place: int) -> None:
     seeds = torch.arange(4000)
     before, after = (random_bits(given, 17, 16) for given in (seeds, seeds ^ (1 << place if place < 63 else -(2**63))))

@@ -11,6 +11,7 @@ from torch import Tensor
 from anymax.kernels import entmax as ops
 from anymax.kernels import library
 from anymax.kernels.entmax import native, reference
+from tests.each import each
 
 ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.33, 1.5, 1.7, 1.9, 1.99, 2.0, 2.5, 4.0]
 
@@ -39,7 +40,7 @@ def assert_agree(scores_RN: Tensor, alpha_A: Tensor) -> None:
     torch.testing.assert_close(native.backward(grad_RN, wanted_RN, alpha_A), both[0], rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 7, 8, 9, 15, 16, 17, 300])
+@each("num_rows", [1, 2, 7, 8, 9, 15, 16, 17, 300])
 def test_rows_of_different_alpha_do_not_disturb_each_other(num_rows: int) -> None:
     scores_RN = torch.randn(num_rows, 37)
     alpha_R = torch.tensor(ALPHAS)[torch.randint(len(ALPHAS), (num_rows,))]
@@ -61,7 +62,7 @@ def test_a_row_may_be_its_own_result() -> None:
             assert in_place.equal(expected)
 
 
-@pytest.mark.parametrize("n", [5, 64, 700])
+@each("n", [5, 64, 700])
 def test_ties_and_constant_rows_are_shared_evenly(n: int) -> None:
     for alpha in ALPHAS:
         probs = native.forward(torch.full((9, n), 3.25), torch.tensor([alpha]))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from anymax.kernels import entmax as ops
 from anymax.kernels import library
 from anymax.kernels.entmax.omega import tsallis_by_alpha
+from tests.each import each
 from tests.kernels.test_cross_entropy import threads
 
 ALPHAS = [1.0, 1.3, 1.5, 2.0, 3.0]
@@ -45,8 +46,8 @@ def alphas(*values: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, dtype=dtype)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("alpha", ALPHAS)
+@each("dtype", DTYPES)
 def test_the_lists_are_entmax_to_the_bit(engine: str, alpha: float, dtype: torch.dtype) -> None:
     for n in (LONG, 1000, 4097):
         scores, alpha_A = drawn(9, n, dtype), alphas(alpha, dtype=dtype)
@@ -103,7 +104,7 @@ def test_the_capacity_is_kept_to_the_entry(native_engine: str, dtype: torch.dtyp
                 assert unlisted(rows, support.counts_R).equal(dense)
 
 
-@pytest.mark.parametrize("n", [64, 65, LONG])
+@each("n", [64, 65, LONG])
 def test_a_row_that_fills_more_than_half_of_itself_is_not_listed(native_engine: str, n: int) -> None:
     alpha_A = torch.tensor([1.5])
     for chosen in (n // 2, n // 2 + 1):
@@ -116,8 +117,8 @@ def test_a_row_that_fills_more_than_half_of_itself_is_not_listed(native_engine: 
         torch.testing.assert_close(unlisted(rows, support.counts_R), wanted, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("capacity", [0, ROOMY])
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("capacity", [0, ROOMY])
+@each("dtype", DTYPES)
 def test_what_lies_between_rows_stays(engine: str, capacity: int, dtype: torch.dtype) -> None:
     for n in (9, 65, LONG):
         scores, alpha_A = drawn(6, n, dtype), alphas(1.5, dtype=dtype)
@@ -131,8 +132,8 @@ def test_what_lies_between_rows_stays(engine: str, capacity: int, dtype: torch.d
         assert (memory == 7).all()
 
 
-@pytest.mark.parametrize("capacity", [0, ROOMY])
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@each("capacity", [0, ROOMY])
+@each("poison", [torch.nan, torch.inf])
 def test_a_row_without_an_answer_says_nan_and_spoils_no_other(engine: str, capacity: int, poison: float) -> None:
     for place in (0, 1, LONG - 1):
         scores, alpha_A = drawn(5, LONG, torch.float32), torch.tensor([1.4])
@@ -168,8 +169,8 @@ def omega_by_alpha_exactly(probs: Tensor, alpha: float) -> float:
         return float((omega(at + step) - omega(at - step)) / (2 * step))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.0000002, 1.00001, 1.001, 1.05, 1.3, 1.5, 2.0, 3.0, 6.0])
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("alpha", [1.0, 1.0000002, 1.00001, 1.001, 1.05, 1.3, 1.5, 2.0, 3.0, 6.0])
+@each("dtype", DTYPES)
 def test_the_derivative_of_omega_by_alpha_is_exact(engine: str, alpha: float, dtype: torch.dtype) -> None:
     tolerance = 2e-6 if dtype == torch.float32 else 1e-13
     for n in (2, 9, 40):
@@ -191,7 +192,7 @@ def test_the_derivative_does_not_depend_on_the_list(engine: str) -> None:
     assert results[1].equal(results[0]) and results[2].equal(results[0])
 
 
-@pytest.mark.parametrize("capacity", [0, 20_000, ROOMY])
+@each("capacity", [0, 20_000, ROOMY])
 def test_the_bits_do_not_depend_on_the_number_of_threads(native_engine: str, capacity: int) -> None:
     scores, alpha_R = drawn(200, LONG, torch.float32), 1.2 + torch.rand(200)
     results = []
@@ -214,8 +215,8 @@ def test_an_alpha_below_one_is_refused(engine: str) -> None:
         ops.support_(torch.randn(2, 5), alphas(1.5, dtype=torch.float64), capacity=0, wants_by_alpha=False)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 8, 17, 64])
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dim", [1, 3, 8, 17, 64])
+@each("dtype", DTYPES)
 def test_products_of_lists_are_those_of_the_dense_rows(native_engine: str, dim: int, dtype: torch.dtype) -> None:
     num_rows = 33
     memory = drawn(num_rows, LONG + 5, dtype)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from anymax.kernels.cross_entropy import layer_cross_entropy, prefers_layer
 from anymax.kernels.cross_entropy.native import SMALL
+from tests.each import each
 from tests.kernels.test_cross_entropy import threads
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -35,8 +36,8 @@ def expected(
     return losses.detach(), [None if part is None else next(found) for part in sources]
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5, 15])
-@pytest.mark.parametrize("n", [1, 2, 7, 63, 64, 65, 256, 300])
+@each("dim", [1, 2, 5, 15])
+@each("n", [1, 2, 7, 63, 64, 65, 256, 300])
 def test_losses_and_gradients_are_those_of_all_scores(dim: int, n: int) -> None:
     for rows, smoothing, has_bias in product((1, 3, 4, 5, 600), (0.0, 0.3), (True, False)):
         *layer, bias, target = drawn(rows, dim, n)

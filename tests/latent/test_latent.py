@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from anymax.latent import Latent, Support
+from tests.each import each
 from tests.latent.members import MEMBERS, Member
 
 SIZE = 4
@@ -30,7 +31,7 @@ def expected_table(member: Member, scores: Tensor) -> dict[tuple[float, ...], fl
     return {tuple(v.tolist()): p.item() for v, p in zip(values, probs, strict=True)}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("shape", SHAPES)
 def test_results_have_the_batch_shape(member: Member, shape: tuple[int, ...]) -> None:
     latent = member.latent(drawn_scores(*shape))
     assert (latent.batch_shape, latent.size, latent.num_rows) == (shape, SIZE, torch.Size(shape).numel())
@@ -43,7 +44,7 @@ def test_results_have_the_batch_shape(member: Member, shape: tuple[int, ...]) ->
         assert latent.relaxed(0.5).shape == latent.relaxed(0.5, hard=True).shape == (*shape, SIZE)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("shape", SHAPES)
 def test_everything_is_the_enumeration(member: Member, shape: tuple[int, ...]) -> None:
     scores = drawn_scores(*shape)
     everything = member.latent(scores).everything()
@@ -148,7 +149,7 @@ def test_a_generator_repeats_samples(member: Member) -> None:
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32(member: Member, dtype: torch.dtype) -> None:
     scores = drawn_scores(6).to(dtype)
     half, single = member.latent(scores), member.latent(scores.float())
@@ -173,7 +174,7 @@ def test_scores_of_minus_infinity_forbid(member: Member) -> None:
     assert total.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+@each("poison", [torch.nan, torch.inf])
 def test_scores_that_are_not_numbers_are_refused(member: Member, poison: float) -> None:
     scores = drawn_scores(3)
     scores[1, 2] = poison

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import anymax
+from tests.each import each
 from tests.oracles import slope
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -19,7 +20,7 @@ def omega(probs: Tensor, alpha: float) -> Tensor:
     return ((probs**alpha).sum(-1) - 1) / (alpha * (alpha - 1))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+@each("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
 def test_is_the_fenchel_young_loss_of_its_definition(alpha: float) -> None:
     scores, target = torch.randn(6, 5, dtype=torch.float64), torch.randint(5, (6,))
     probs = anymax.entmax(scores, alpha)
@@ -40,7 +41,7 @@ def test_is_cross_entropy_at_one() -> None:
         torch.testing.assert_close(loss, expected - entropy)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@each("alpha", ALPHAS)
 def test_the_gradient_is_the_answer_minus_the_target(alpha: float) -> None:
     scores, target = torch.randn(6, 40, requires_grad=True), torch.randint(40, (6,))
     (gradient,) = torch.autograd.grad(anymax.entmax_loss(scores, target, alpha, reduction="sum"), scores)
@@ -56,8 +57,8 @@ def test_a_won_margin_costs_nothing() -> None:
     assert (scores.grad == 0).all()
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("soft", [False, True])
+@each("reduction", ["none", "mean", "sum"])
+@each("soft", [False, True])
 def test_gradients_by_scores_and_alpha_are_right_for_every_reduction(reduction: str, soft: bool) -> None:
     scores = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     alpha = (1.05 + 0.9 * torch.rand(2, 3, 1, dtype=torch.float64)).requires_grad_()
@@ -74,7 +75,7 @@ def test_gradients_by_scores_and_alpha_are_right_for_every_reduction(reduction: 
     assert torch.autograd.gradgradcheck(loss, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("alpha", [1.00001, 1.01, 1.5, 2.0, 4.0])
+@each("alpha", [1.00001, 1.01, 1.5, 2.0, 4.0])
 def test_the_float32_alpha_gradient_agrees_with_float64_differences(alpha: float) -> None:
     scores, target = torch.randn(5, 30), torch.randint(30, (5,))
     leaf = torch.tensor(alpha, requires_grad=True)
@@ -84,7 +85,7 @@ def test_the_float32_alpha_gradient_agrees_with_float64_differences(alpha: float
     torch.testing.assert_close(gradient.double(), expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@each("alpha", ALPHAS)
 def test_a_distribution_as_target_is_matched_at_no_cost(alpha: float) -> None:
     scores = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
     target = anymax.entmax(scores, alpha).detach()
@@ -112,7 +113,7 @@ def test_any_ignore_index_works() -> None:
     torch.testing.assert_close(loss, anymax.entmax_loss(scores[:1], target[:1]))
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@each("reduction", ["mean", "sum", "none"])
 def test_all_rows_ignored_gives_zero(reduction: str) -> None:
     scores = torch.randn(3, 5, requires_grad=True)
     loss = anymax.entmax_loss(scores, torch.full((3,), -100), reduction=reduction)
@@ -122,7 +123,7 @@ def test_all_rows_ignored_gives_zero(reduction: str) -> None:
     assert anymax.entmax_loss(torch.randn(0, 5), torch.zeros(0, dtype=torch.long)) == 0
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@each("alpha", ALPHAS)
 def test_minus_infinity_elsewhere_is_safe(alpha: float) -> None:
     scores = torch.tensor([[0.3, -torch.inf, 0.1], [-torch.inf, 2.0, -torch.inf]], requires_grad=True)
     soft = torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])
@@ -195,7 +196,7 @@ def test_vmap_is_a_loop_and_passes_gradients() -> None:
     torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("target", [torch.tensor([0, 5]), torch.tensor([-1, 0]), torch.tensor([0, 100])])
+@each("target", [torch.tensor([0, 5]), torch.tensor([-1, 0]), torch.tensor([0, 100])])
 def test_a_target_out_of_range_is_refused(target: Tensor) -> None:
     with pytest.raises(ValueError, match="target must be a class from 0 to 4"):
         anymax.entmax_loss(torch.randn(2, 5), target)

@@ -14,6 +14,7 @@ import anymax
 from anymax import linear_cross_entropy
 from anymax.kernels import use_backend
 from tests.contracts.linear_losses import assert_same, peak_bytes
+from tests.each import each
 
 REDUCTIONS = ["mean", "sum", "none"]
 
@@ -36,8 +37,8 @@ def side_by_side(hidden: Sequence[Tensor], weights: Sequence[Tensor], biases: Se
     return torch.cat([functional.linear(*piece) for piece in zip(hidden, weights, biases, strict=True)], 1)
 
 
-@pytest.mark.parametrize("sizes", [(5,), (5, 1), (30, 2, 11)], ids=str)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("sizes", [(5,), (5, 1), (30, 2, 11)])
+@each("reduction", REDUCTIONS)
 def test_pieces_are_the_concatenation_of_their_scores(sizes: tuple[int, ...], reduction: str) -> None:
     hidden, weights, biases = [], [], []
     for i, size in enumerate(sizes):
@@ -118,8 +119,8 @@ class Transposed(nn.Module):
         return scores.T.clone(memory_format=torch.contiguous_format).T
 
 
-@pytest.mark.parametrize("make", TRANSFORMS.values(), ids=TRANSFORMS)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("make", TRANSFORMS.values())
+@each("reduction", REDUCTIONS)
 def test_a_transform_and_its_parameters_get_the_gradients_of_all_scores(
     make: Callable[[], nn.Module], reduction: str
 ) -> None:

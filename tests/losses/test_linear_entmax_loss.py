@@ -15,6 +15,7 @@ from anymax import entmax_loss, linear_entmax_loss
 from anymax.kernels import library
 from anymax.kernels.entmax import native
 from tests.contracts.linear_losses import assert_same
+from tests.each import each
 from tests.kernels.test_cross_entropy import threads
 from tests.oracles import slope
 
@@ -50,7 +51,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return blocks
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+@each("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
 def test_equals_the_loss_of_all_scores_whatever_the_width_of_the_choice(engine: str, alpha: float) -> None:
     for scale, smoothing, reduction, budget in ((0.01, 0.1, "mean", 2), (1.0, 0.0, "none", 5), (8.0, 0.3, "sum", 100)):
         h, w, b, target = layer(9, 300, 5, scale=scale)
@@ -145,8 +146,8 @@ def test_a_constant_added_to_all_scores_changes_nothing(engine: str, smoothing: 
         torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.0000005, 1.00001, 1.01, 1.3, 1.5, 2.0, 4.0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@each("alpha", [1.0, 1.0000005, 1.00001, 1.01, 1.3, 1.5, 2.0, 4.0])
+@each("smoothing", [0.0, 0.1])
 def test_the_gradient_of_alpha_agrees_with_float64_differences(engine: str, alpha: float, smoothing: float) -> None:
     h, w, b, target = layer(6, 120, 5, scale=2.0)
     step = 1e-5
@@ -170,8 +171,8 @@ def test_the_gradient_of_alpha_agrees_with_float64_differences(engine: str, alph
 ALPHA_SHAPES: list[tuple[int, ...]] = [(), (1,), (1, 1), (4, 1), (3, 1, 1), (3, 4, 1), (1, 4, 1)]
 
 
-@pytest.mark.parametrize("shape", ALPHA_SHAPES, ids=str)
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@each("shape", ALPHA_SHAPES)
+@each("reduction", REDUCTIONS)
 def test_alpha_broadcasts_against_the_targets_and_gets_its_gradient(shape: tuple[int, ...], reduction: str) -> None:
     alpha = (1.1 + torch.rand(shape, dtype=torch.float64)).requires_grad_()
     h, w, b, _ = layer(12, 60, 5, scale=2.0)
@@ -240,7 +241,7 @@ def wrong_alpha(alpha: object) -> Callable[[], Tensor]:
     return lambda: linear_entmax_loss(h, w, target, alpha, b)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 0.999, float("nan"), float("inf")])
+@each("alpha", [0.5, 0.999, float("nan"), float("inf")])
 def test_an_alpha_below_one_is_refused(engine: str, alpha: float) -> None:
     message = "alpha must be finite and at least 1, got "
     for given in (alpha, torch.tensor(alpha), torch.tensor([[1.5], [alpha], [1.5], [1.5]])):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import anymax
 from anymax import linear_cross_entropy, linear_mixture_loss
 from tests.contracts.linear_losses import assert_same
+from tests.each import each
 
 REDUCTIONS = ["mean", "sum", "none"]
 
@@ -34,8 +35,8 @@ def by_definition(
     return -mixed.gather(-1, target[..., None])[..., 0].log()
 
 
-@pytest.mark.parametrize("num_experts", [1, 2, 5])
-@pytest.mark.parametrize("transform", [None, anymax.PLIF(30, 4.0, random_start=True), anymax.Sig(), nn.Tanh()])
+@each("num_experts", [1, 2, 5])
+@each("transform", [None, anymax.PLIF(30, 4.0, random_start=True), anymax.Sig(), nn.Tanh()])
 def test_is_the_loss_of_the_definition(engine: str, num_experts: int, transform: nn.Module | None) -> None:
     tensors, target = mixture(7, num_experts, 11, 4), torch.randint(11, (7,))
     parameters = []

@@ -1,12 +1,14 @@
 """Entmax against independent oracles, over all of alpha's range, and the Modules around it."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
 
 import anymax
+from tests.each import each
 from tests.oracles import entmax_exactly, nearest_point, slope
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -20,10 +22,16 @@ def tsallis(alpha: float):
     return lambda p: ((p**alpha).sum() - 1) / (alpha * (alpha - 1))
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
-def test_solves_the_regularized_problem_that_defines_it(alpha: float) -> None:
+@cache
+def solved(alpha: float) -> tuple[Tensor, Tensor]:
+    """Scores and what a generic solver makes of them: slow, so once for all engines."""
     scores = torch.randn(6, 5, dtype=torch.float64) * 1.5
-    expected = anymax.regularized_argmax(scores, tsallis(alpha))
+    return scores, anymax.regularized_argmax(scores, tsallis(alpha))
+
+
+@each("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+def test_solves_the_regularized_problem_that_defines_it(alpha: float) -> None:
+    scores, expected = solved(alpha)
     torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-6)
 
 
@@ -41,11 +49,17 @@ def test_is_the_euclidean_projection_at_two() -> None:
         torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("alpha", [1.05, 1.6, 2.5, 4.0, 10.0, 30.0])
-def test_is_exact_to_double_precision_for_every_alpha(alpha: float) -> None:
+@cache
+def solved_exactly(alpha: float) -> list[tuple[Tensor, Tensor]]:
     # Nearly equal scores too: there the last entry in has a small probability, which hangs on every digit.
-    for scores in (torch.randn(5).double(), torch.randn(5).double() * 0.01, torch.tensor([0.0, -0.011]).double()):
-        torch.testing.assert_close(anymax.entmax(scores, alpha), entmax_exactly(scores, alpha), rtol=0, atol=1e-13)
+    rows = (torch.randn(5).double(), torch.randn(5).double() * 0.01, torch.tensor([0.0, -0.011]).double())
+    return [(scores, entmax_exactly(scores, alpha)) for scores in rows]
+
+
+@each("alpha", [1.05, 1.6, 2.5, 4.0, 10.0, 30.0])
+def test_is_exact_to_double_precision_for_every_alpha(alpha: float) -> None:
+    for scores, expected in solved_exactly(alpha):
+        torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -62,7 +76,7 @@ def test_goes_to_argmax_as_alpha_grows() -> None:
     torch.testing.assert_close(anymax.entmax(scores, 1e6), anymax.argmax(scores), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@each("alpha", ALPHAS)
 def test_float32_gradients_agree_with_float64_finite_differences(alpha: float) -> None:
     scores = torch.randn(5, 7)
     weights = torch.randn(5, 7)
@@ -91,7 +105,7 @@ def test_float32_gradients_agree_with_float64_finite_differences(alpha: float) -
     )
 
 
-@pytest.mark.parametrize("alpha", [1.00001, 1.0001, 1.001, 1.01])
+@each("alpha", [1.00001, 1.0001, 1.001, 1.01])
 def test_the_alpha_gradient_near_one_has_no_noise(alpha: float) -> None:
     scores, weights = torch.randn(200), torch.randn(200) * 100
     gradients = []
@@ -108,7 +122,7 @@ def test_every_derivative_up_to_the_second_is_right_for_scores_and_alpha() -> No
     assert torch.autograd.gradgradcheck(anymax.entmax, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (2, 4, 3, 1), (2, 1, 3, 1)], ids=str)
+@each("shape", [(), (1,), (4, 1, 1), (2, 4, 3, 1), (2, 1, 3, 1)])
 def test_alpha_broadcasts_and_its_gradient_comes_back_in_its_shape(shape: tuple[int, ...]) -> None:
     scores = torch.randn(2, 4, 3, 5, dtype=torch.float64)
     alpha = (1 + torch.rand(shape, dtype=torch.float64)).requires_grad_()
@@ -135,7 +149,7 @@ def test_support_shrinks_as_alpha_grows() -> None:
     assert (sizes.diff(dim=0) <= 0).all() and (sizes[0] == 50).all() and (sizes[-1] < 10).all()
 
 
-@pytest.mark.parametrize("alpha", [0.99, 0.0, -1.0, math.nan, math.inf])
+@each("alpha", [0.99, 0.0, -1.0, math.nan, math.inf])
 def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
     for value in (alpha, torch.tensor(alpha), torch.tensor([[1.5], [alpha]])):
         with pytest.raises(ValueError, match="alpha must be finite and at least 1"):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import anymax
+from tests.each import each
 from tests.oracles import nearest_point, subset_marginals_exactly
 
 
@@ -23,8 +24,8 @@ def rows_of_all_scales() -> Iterator[Tensor]:
         yield torch.tensor([large, large + 0.25, large - 0.5, large, -large, 0.0], dtype=torch.float64)
 
 
-@pytest.mark.parametrize("k", [1, 2, 2.5, 4, 6])
-@pytest.mark.parametrize("scale", [0.2, 1.0, 3.0])
+@each("k", [1, 2, 2.5, 4, 6])
+@each("scale", [0.2, 1.0, 3.0])
 def test_is_the_nearest_point_of_the_polytope(k: float, scale: float) -> None:
     scores = torch.randn(6, 6, dtype=torch.float64) * scale
     expected = nearest_point(scores, total=k, upper=1.0)

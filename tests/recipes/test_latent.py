@@ -28,6 +28,7 @@ from anymax.training import AdamConfig, Constant, Ranks, as_plain, run_config, t
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
 from anymax.training.tasks.signalling.config import Signalling
+from tests.each import each
 
 RECIPES = [name for name in names() if name.startswith("latent.")]
 CHOICES = [f"{name}.{value}" for name in RECIPES for value in choices(name).values]
@@ -56,13 +57,13 @@ RECIPE_TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@each("name", CHOICES)
 def test_a_choice_is_a_config_of_its_own_that_comes_back_from_its_file(name: str):
     config, base = find(name)(), name.rpartition(".")[0]
     assert isinstance(config.task, RECIPE_TASKS[base.partition(".")[2]][0])
     assert find(name).__doc__ == find(base).__doc__
-    for each in (config, config.toy()):
-        assert run_config(json.loads(json.dumps(as_plain(each)))) == each
+    for run in (config, config.toy()):
+        assert run_config(json.loads(json.dumps(as_plain(run)))) == run
     others = [find(f"{base}.{value}")() for value in choices(base).values]
     assert others.count(config) == 1
 
@@ -177,7 +178,7 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("choice", MESSAGES)
+@each("choice", MESSAGES)
 def test_games_are_trained_as_published(choice: str):
     config = find(f"latent.signalling_features.{choice}")()
     task, (lr, entropy) = config.task, MESSAGES[choice]
@@ -192,7 +193,7 @@ def test_games_are_trained_as_published(choice: str):
     assert task.pick == (task.estimator if choice in ("sfe_success", "sfe_plus") else None)
 
 
-@pytest.mark.parametrize("choice", MESSAGES)
+@each("choice", MESSAGES)
 def test_games_about_clothes_differ_from_the_published_in_what_was_searched_for(choice: str):
     published, config = (find(f"latent.{name}.{choice}")() for name in ("signalling_features", "signalling"))
     assert config.task.images == ImageSet("fashion-mnist", valid=10_000)
@@ -214,8 +215,8 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("choice", CODES)
-@pytest.mark.parametrize(("name", "num_bits"), [("bits", 32), ("bits_128", 128)])
+@each("choice", CODES)
+@each(("name", "num_bits"), [("bits", 32), ("bits_128", 128)])
 def test_codes_are_trained_as_published(name: str, num_bits: int, choice: str):
     config, is_long = find(f"latent.{name}.{choice}")(), num_bits == 128
     task = config.task

@@ -9,6 +9,7 @@ from anymax.models import LanguageModelConfig, build_language_model
 from anymax.recipes import billion_word, find, names, wikitext103
 from anymax.training.optimizers import NesterovConfig
 from anymax.training.tasks.language_modeling.config import Blocks, Sentences
+from tests.each import each
 from tests.lexicons import Made
 
 WIKITEXT, WIKITEXT_PIECES = 267_744, 33_337
@@ -79,7 +80,7 @@ def test_every_recipe_of_the_paper_is_a_row() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each("name", ROWS)
 def test_a_model_has_its_published_size_and_its_docstring_says_it(name: str) -> None:
     formula, published = ROWS[name]
     size = count(find(name)().task.model, vocabulary_of(name))
@@ -94,7 +95,7 @@ def test_eight_blocks_have_the_size_that_training_printed() -> None:
     assert count(replace(model, body=replace(model.body, num_layers=8)), WIKITEXT) == 146_163_712
 
 
-@pytest.mark.parametrize("name", WIKITEXT_ROWS)
+@each("name", WIKITEXT_ROWS)
 def test_wikitext_models_are_trained_as_the_paper_says(name: str) -> None:
     run = find(f"wikitext103.{name}")()
     body, batching = run.task.model.body, run.task.batching
@@ -122,7 +123,7 @@ def test_rates_fall_in_four_cycles_on_wikitext_and_in_three_on_billion_word() ->
     assert fairseq.schedule.factor(285_999, fairseq.steps) == pytest.approx(1e-4, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", BILLION_ROWS)
+@each("name", BILLION_ROWS)
 def test_billion_word_models_are_trained_as_the_paper_says(name: str) -> None:
     run = find(f"billion_word.{name}")()
     body, batching = run.task.model.body, run.task.batching

@@ -16,6 +16,7 @@ from anymax.training.config import LanguageModeling, RunConfig, run_config
 from anymax.training.optimizers import AdamConfig
 from anymax.training.plain import as_plain
 from anymax.vocabulary import FullOutputConfig
+from tests.each import each
 
 FACTORIZATIONS = ["softmax", "softmax_tied", "bpe", "bpe_tied", "adaptive_softmax", "character_cnn", "adaptive"]
 FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
@@ -24,7 +25,7 @@ FACTORIZATIONS += ["adaptive_tied", "adaptive_tied_entmax"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", names())
+@each("name", names())
 def test_a_recipe_tells_in_its_first_line_what_it_is_and_gives_a_config(name: str) -> None:
     recipe = find(name)
     first = recipe.__doc__.strip().split("\n\n")[0]
@@ -32,7 +33,7 @@ def test_a_recipe_tells_in_its_first_line_what_it_is_and_gives_a_config(name: st
     assert isinstance(recipe(), RunConfig) and recipe() == recipe()
 
 
-@pytest.mark.parametrize("name", names())
+@each("name", names())
 def test_a_recipe_comes_back_from_its_file(name: str) -> None:
     run = find(name)()
     assert run_config(json.loads(json.dumps(as_plain(run)))) == run
@@ -52,14 +53,25 @@ def test_a_toy_learns(name: str) -> None:
     ids = torch.randint(len(lexicon), (2, 8))
     model(ids, ids.roll(-1, 1)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+    # Without dropout one batch is soon learned by heart.
+    model.eval()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = model(ids, ids.roll(-1, 1))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0], losses
 
 
 def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() -> None:
     for file, corpus in (("sotu", "sotu"), ("wikitext2", "wikitext-2")):
         listed = [name for name in names() if name.startswith(f"{file}.") and not name.startswith(f"{file}.awd_")]
-        assert listed == [f"{file}.{each}" for each in FACTORIZATIONS]
+        assert listed == [f"{file}.{kind}" for kind in FACTORIZATIONS]
         assert {find(name)().task.data.corpus for name in listed} == {corpus}
-    runs = [find(f"sotu.{each}")() for each in FACTORIZATIONS]
+    runs = [find(f"sotu.{kind}")() for kind in FACTORIZATIONS]
     assert len({repr(run.task.model) for run in runs[:2] + runs[4:]}) == 7
     # Whatever goes in and out, the rest is the same.
     assert (

@@ -8,6 +8,7 @@ from anymax.recipes import find, names
 from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.tasks.language_modeling.config import Contiguous
 from anymax.training.triggers import NonMonotone
+from tests.each import each
 from tests.lexicons import Made
 
 WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
@@ -30,7 +31,7 @@ def test_every_recipe_of_these_papers_is_here() -> None:
     assert set(SIZES) == {name for name in names() if name.split(".")[0] in ("merity", "yang", "ganea")}
 
 
-@pytest.mark.parametrize("name", SIZES)
+@each("name", SIZES)
 def test_models_have_the_published_number_of_parameters(name: str) -> None:
     task = find(name)().language_modeling()
     with torch.device("meta"):
@@ -80,7 +81,7 @@ def test_the_other_optimizers_change_nothing_else() -> None:
         assert isinstance(other.optimizer, kind) and other.task == plain.task and other.epochs == plain.epochs
 
 
-@pytest.mark.parametrize(
+@each(
     ("base", "name", "field"),
     [
         ("regularized", "without_averaging", "optimizer"),

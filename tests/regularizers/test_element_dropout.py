@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anymax.kernels import use_backend
 from anymax.regularizers.element_dropout import element_dropout
+from tests.each import each
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -17,8 +18,8 @@ def dropped_with(seed: int, tensor: Tensor, rate: float = 0.5) -> Tensor:
 
 
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
+@each("dtype", DTYPES)
+@each("rate", [0.1, 0.5, 0.8])
 def test_the_share_that_stays_is_scaled_and_the_rest_is_zero(rate: float, dtype: torch.dtype) -> None:
     tensor = (torch.randn(300, 200).abs() + 0.1).to(dtype)
     result = element_dropout(tensor, rate)

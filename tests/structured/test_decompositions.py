@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anymax.structured import Bits, Budget, sparsemap
 from anymax.structured.decompositions import chain, systematic
+from tests.each import each
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,9 +23,9 @@ def awkward(num_bits: int, dtype: torch.dtype) -> Tensor:
     return torch.cat([random, mixed, equal, near, whole.clamp(max=1), (random * 8).round() / 8]).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("num_bits", [1, 2, 7, 128])
-@pytest.mark.parametrize("split", [chain, systematic])
+@each("dtype", [torch.float32, torch.float64])
+@each("num_bits", [1, 2, 7, 128])
+@each("split", [chain, systematic])
 def test_the_mean_of_the_structures_is_the_marginals(split: object, num_bits: int, dtype: torch.dtype) -> None:
     marginals = awkward(num_bits, dtype)
     structures, probs = (chain if split is chain else systematic)(marginals)

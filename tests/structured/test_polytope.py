@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from anymax.structured import Bits, Budget, Matching, Polytope, Sequence
+from tests.each import each
 from tests.structured.enumeration import SMALL, TRANSITIONS, Small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -15,7 +16,7 @@ def draw(small: Small, scale: float = 1.0) -> Tensor:
     return torch.randn(small.event, dtype=torch.float64) * scale
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each("name", SMALL)
 def test_argmax_is_the_structure_of_largest_score(name: str) -> None:
     small = SMALL[name]
     for _ in range(10):
@@ -24,7 +25,7 @@ def test_argmax_is_the_structure_of_largest_score(name: str) -> None:
         torch.testing.assert_close(small.polytope.argmax(scores), expected)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each("name", SMALL)
 def test_argmax_is_one_of_those_that_tie(name: str) -> None:
     small = SMALL[name]
     for _ in range(10):
@@ -40,16 +41,16 @@ def test_of_bits_that_tie_in_a_budget_the_first_are_taken() -> None:
     assert Bits().argmax(torch.tensor([0.0, 1.0, -1.0])).tolist() == [0, 1, 0]
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
-@pytest.mark.parametrize("name", SUMMABLE)
+@each("scale", [0.0, 1.0, 1e4])
+@each("name", SUMMABLE)
 def test_log_partition_sums_over_all_structures(name: str, scale: float) -> None:
     small = SMALL[name]
     scores = draw(small, scale)
     torch.testing.assert_close(small.polytope.log_partition(scores), small.linear(scores).logsumexp(0))
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
-@pytest.mark.parametrize("name", SUMMABLE)
+@each("scale", [0.0, 1.0, 1e4])
+@each("name", SUMMABLE)
 def test_marginals_are_means_under_the_softmax_of_all_structures(name: str, scale: float) -> None:
     small = SMALL[name]
     scores = draw(small, scale)
@@ -82,7 +83,7 @@ def test_marginals_build_a_graph_only_where_one_is_wanted() -> None:
     assert transitions.grad is not None and transitions.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", SUMMABLE)
+@each("name", SUMMABLE)
 def test_batches_are_their_examples(name: str) -> None:
     small = SMALL[name]
     scores = torch.stack([draw(small) for _ in range(6)])

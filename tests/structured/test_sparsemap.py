@@ -9,6 +9,7 @@ from torch import Tensor
 
 import anymax
 from anymax.structured import Bits, Budget, Sequence, SparseStructures, sparsemap
+from tests.each import each
 from tests.oracles import subset_marginals_exactly
 from tests.structured.enumeration import SMALL, TRANSITIONS, WAYS, Small
 
@@ -24,7 +25,7 @@ def draw(small: Small, scale: float = 1.0) -> Tensor:
     return torch.randn(small.event, dtype=torch.float64) * scale
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each("name", SMALL)
 def test_marginals_match_a_quadratic_programme(name: str) -> None:
     small, scores = SMALL[name], draw(SMALL[name])
     for way in small.polytope.decompositions:
@@ -32,8 +33,8 @@ def test_marginals_match_a_quadratic_programme(name: str) -> None:
         torch.testing.assert_close(result.marginals, small.sparsemap(scores), rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 3.0, 1e4])
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@each("scale", [0.0, 0.3, 1.0, 3.0, 1e4])
+@each(("name", "way"), WAYS)
 def test_no_structure_could_improve_the_answer(name: str, way: str, scale: float) -> None:
     small = SMALL[name]
     for _ in range(3):
@@ -43,7 +44,7 @@ def test_no_structure_could_improve_the_answer(name: str, way: str, scale: float
         assert result.converged and abs(gap) < 1e-9 * max(1.0, scale)
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@each(("name", "way"), WAYS)
 def test_structures_belong_to_the_polytope_and_their_mean_is_the_marginals(name: str, way: str) -> None:
     small = SMALL[name]
     scores = torch.stack([draw(small, scale) for scale in (0.0, 0.3, 1.0, 2.0, 4.0, 1e4)])
@@ -57,7 +58,7 @@ def test_structures_belong_to_the_polytope_and_their_mean_is_the_marginals(name:
     assert (result.probs > 0).any(0).all(), "S is no larger than the largest support"
 
 
-@pytest.mark.parametrize(("name", "way"), [way for way in WAYS if way[0] != "matching"])
+@each(("name", "way"), [way for way in WAYS if way[0] != "matching"])
 def test_there_is_at_most_one_structure_more_than_fractional_marginals(name: str, way: str) -> None:
     small = SMALL[name]
     for scale in (0.0, 0.5, 1.0, 2.0, 100.0):
@@ -66,7 +67,7 @@ def test_there_is_at_most_one_structure_more_than_fractional_marginals(name: str
         assert (result.probs > 0).sum() <= fractional.sum() + 1
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@each(("name", "way"), WAYS)
 def test_gradients_of_marginals_and_probabilities_agree_with_finite_differences(name: str, way: str) -> None:
     small = SMALL[name]
 
@@ -78,8 +79,8 @@ def test_gradients_of_marginals_and_probabilities_agree_with_finite_differences(
         assert torch.autograd.gradcheck(both, (draw(small, scale).requires_grad_(),), eps=1e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,), (2, 0)])
-@pytest.mark.parametrize(("name", "way"), [("bits", "chain"), ("budget", "systematic"), ("bits", "active set")])
+@each("shape", [(), (1,), (3,), (2, 3), (0,), (2, 0)])
+@each(("name", "way"), [("bits", "chain"), ("budget", "systematic"), ("bits", "active set")])
 def test_any_batch_shape_gives_what_its_examples_give_alone(name: str, way: str, shape: tuple[int, ...]) -> None:
     small = SMALL[name]
     scores = torch.randn(*shape, *small.event, dtype=torch.float64)
@@ -153,8 +154,8 @@ def test_half_precision_is_computed_wide_and_returned_as_it_came(dtype: torch.dt
             assert scores.grad is not None and scores.grad.dtype == dtype and scores.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@each("poison", [torch.nan, torch.inf])
+@each(("name", "way"), WAYS)
 def test_a_nan_or_plus_infinity_spoils_its_example_and_no_other(name: str, way: str, poison: float) -> None:
     small = SMALL[name]
     scores = torch.stack([draw(small) for _ in range(3)])
@@ -170,7 +171,7 @@ def test_a_nan_or_plus_infinity_spoils_its_example_and_no_other(name: str, way: 
     assert poisoned.grad is not None and poisoned.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("name", "way"), [way for way in WAYS if "bit" in way[0] or "budget" in way[0]])
+@each(("name", "way"), [way for way in WAYS if "bit" in way[0] or "budget" in way[0]])
 def test_minus_infinity_keeps_a_bit_off(name: str, way: str) -> None:
     small = SMALL[name]
     scores = (draw(small) + 1).requires_grad_()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from anymax.structured import topk_bits
+from tests.each import each
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,8 +17,8 @@ def all_totals(scores: Tensor) -> Tensor:
     return (scores @ every.T).sort(-1, descending=True).values
 
 
-@pytest.mark.parametrize("num_bits", [1, 2, 5, 8])
-@pytest.mark.parametrize("kind", ["random", "ties", "zeros"])
+@each("num_bits", [1, 2, 5, 8])
+@each("kind", ["random", "ties", "zeros"])
 def test_they_are_the_best_of_all(num_bits: int, kind: str) -> None:
     scores = torch.randn(6, num_bits, dtype=torch.float64)
     scores = {"random": scores, "ties": scores.round(), "zeros": torch.zeros_like(scores)}[kind]

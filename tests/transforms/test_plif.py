@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, vmap
 
 from anymax.kernels import library, use_backend
 from anymax.transforms import PLIF, plif
+from tests.each import each
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -33,8 +34,8 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 100_000])
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("pieces", [1, 7, 100_000])
+@each("dtype", DTYPES)
 def test_the_start_is_the_identity(pieces: int, dtype: torch.dtype) -> None:
     scores = torch.linspace(-40, 40, 4001).to(dtype)
     tolerance = max(2e-6, 2 * torch.finfo(dtype).eps)
@@ -184,7 +185,7 @@ def test_compiled_equals_eager() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "error", "says"),
     [
         (lambda: PLIF(0), ValueError, "pieces must be at least 1, got 0"),

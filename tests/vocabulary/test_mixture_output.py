@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import anymax
 from anymax.vocabulary import FullOutput, MixtureOutput
+from tests.each import each
 
 
 def mixed(layer: MixtureOutput, hidden: Tensor) -> Tensor:
@@ -21,9 +22,9 @@ def mixed(layer: MixtureOutput, hidden: Tensor) -> Tensor:
     return (prior[..., None] * scores.softmax(-1)).sum(-2)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dim", [None, 3])
-@pytest.mark.parametrize("num_experts", [1, 2, 5])
+@each("bias", [False, True])
+@each("dim", [None, 3])
+@each("num_experts", [1, 2, 5])
 def test_is_the_mixture_of_its_formula(num_experts: int, dim: int | None, bias: bool) -> None:
     layer = MixtureOutput(13, 6, num_experts=num_experts, dim=dim, bias=bias).double()
     hidden, target = torch.randn(3, 4, 6, dtype=torch.float64), torch.randint(13, (3, 4))
