@@ -58,9 +58,11 @@ sys.exit(130)
 """
 # A comparison whose trainings are stand-ins.
 COMPARISON = """
-import os, sys
+import os, signal, sys
 from anymax.cli import compare, main
 compare._command = lambda job, options: [sys.executable, "-c", sys.argv[1], str(os.getpid()), sys.argv[2]]
+# Where tests run in the background of a shell, it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(main(["compare", "sotu.softmax_tied", "--toy", "--folder", sys.argv[2]]))
 """
 
@@ -78,7 +80,7 @@ def test_no_training_outlives_its_comparison_whatever_ends_that():
             process.stdout.close()
             process.stderr.close()
         process.send_signal({"kill": signal.SIGKILL, "terminate": signal.SIGTERM}.get(way, signal.SIGINT))
-        assert process.wait() == ways[way]
+        assert process.wait(timeout=120) == ways[way]
         if way == "kill":
             patient(Path(way, "saved").exists, seconds=120)
         assert Path(way, "saved").exists()
