@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from anymax.analysis.bottleneck_words import lost_to_rank
-from anymax.data.corpus import Split
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
 from anymax.evaluation import (
     ChoiceCounter,
     Choices,
@@ -23,8 +23,8 @@ from anymax.evaluation import (
     matrix_rank,
     predictions,
 )
-from anymax.evaluation.pair_counts import neighbours
-from anymax.evaluation.rank import ToleranceRule
+from anymax.evaluation.ngrams.pair_counts import neighbours
+from anymax.evaluation.rank.rank import ToleranceRule
 from anymax.mappings.arguments import check_positive
 from anymax.training.tasks.language_modeling.adapted import reading_of
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Part, Row, Table, clean, legend_below
 from anymax.evaluation import Bin, FrequencyTable
 from anymax.evaluation.choices import EPSILON
-from anymax.evaluation.frequency_report import draw
+from anymax.evaluation.frequency.display import draw
 from anymax.files import read_json
 from anymax.training import read_metrics
-from anymax.training.folder import SUMMARY, TESTED, reading_results
+from anymax.training.run_folder.folder import SUMMARY, TESTED, reading_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,8 +27,8 @@ from anymax.evaluation.distributions import nearness
 from anymax.files import read_json
 from anymax.models.free_contexts import circle
 from anymax.training import RunConfig, resume, train
-from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config, reading_results
 from anymax.training.plain import as_plain
+from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config, reading_results
 from anymax.training.signals import end_with_parent
 from anymax.training.tasks.dirichlet.config import Dirichlet
 

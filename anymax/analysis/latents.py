@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anymax.training import read_metrics
-from anymax.training.folder import ANALYSES
+from anymax.training.run_folder.folder import ANALYSES
 from anymax.training.task import Gallery, Task
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Row, Table, clean, legend_below
 from anymax.files import read_json
 from anymax.training import read_metrics
-from anymax.training.folder import SUMMARY, TESTED, reading_results
+from anymax.training.run_folder.folder import SUMMARY, TESTED, reading_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -12,7 +12,7 @@ from anymax.bench.latent_settings import Settings
 from anymax.bench.timing import Budget, Run, time_interleaved
 from anymax.latent import Choice, DenseMarginal, Estimator, SparseMarginal
 from anymax.mappings import sparsemax
-from anymax.models.bit_vector_vae import NUM_LEVELS, BitVectorVAE
+from anymax.models.images.bit_vector_vae import NUM_LEVELS, BitVectorVAE
 
 DENSE, SPARSE = "DenseMarginal", "SparseMarginal"
 

@@ -16,7 +16,7 @@ from anymax.bench.latent_settings import Settings
 from anymax.bench.timing import time_interleaved
 from anymax.latent import DenseMarginal, Estimator, Gumbel, ScoreFunction, SparseMarginal, SumAndSample
 from anymax.mappings import softmax, sparsemax
-from anymax.models.signalling_game import SignallingGame
+from anymax.models.images.signalling_game import SignallingGame
 
 NUM_BATCHES = 4
 NUM_KINDS = 64

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from anymax.bench.timing import Budget
-from anymax.data.contiguous import draw_lengths
+from anymax.data.batches.contiguous import draw_lengths
 from anymax.models import AWDLSTMConfig
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig

@@ -17,12 +17,12 @@ from anymax.bench.recurrent_parts import Parts, Stages
 from anymax.bench.recurrent_twin import PlainLSTM, State
 from anymax.bench.trainee import Pair
 from anymax.models import AWDLSTM, RecurrentState
-from anymax.models.lstm_layer import LSTMLayer, recurrence
-from anymax.models.recurrent_state import LayerState
+from anymax.models.lstm.layer import LSTMLayer, recurrence
+from anymax.models.lstm.state import LayerState
 from anymax.regularizers import activation_penalty, temporal_penalty, variational_dropout, weight_drop, word_dropout
 from anymax.training.config import RunConfig
+from anymax.training.optim.updater import Updater
 from anymax.training.ranks import Ranks
-from anymax.training.updater import Updater
 
 
 class RecurrentTrainee(ABC):

@@ -15,8 +15,8 @@ from anymax.cli.console import publish
 from anymax.cli.progress import Announcer, say
 from anymax.training.checks import check_counts
 from anymax.training.config import RunConfig
-from anymax.training.folder import ANALYSES
-from anymax.training.lock import locked
+from anymax.training.run_folder.folder import ANALYSES
+from anymax.training.run_folder.lock import locked
 from anymax.training.tasks.dirichlet.config import Dirichlet
 
 app = SubcommandApp()

@@ -24,15 +24,15 @@ from anymax.cli.progress import Announcer
 from anymax.cli.train import INTERRUPTED, new_run
 from anymax.training import read_metrics
 from anymax.training.checks import check_counts, check_positive
-from anymax.training.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
-from anymax.training.lock import locked
 from anymax.training.plain import as_plain, with_absolute_paths
+from anymax.training.run_folder.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
+from anymax.training.run_folder.lock import locked
 from anymax.training.signals import PARENT
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.analysis.comparison import Result
-    from anymax.data.prepared import Announce
+    from anymax.data.prepared.prepared import Announce
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")

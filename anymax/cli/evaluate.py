@@ -13,11 +13,11 @@ from anymax.cli import own_file
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.cli.train import is_help_alone, name_and_options, parse, print_help
-from anymax.training.folder import EVALUATIONS, TESTED, read_config, write_json
 from anymax.training.report import EvaluationOptions, Report
+from anymax.training.run_folder.folder import EVALUATIONS, TESTED, read_config, write_json
 
 if TYPE_CHECKING:
-    from anymax.data.prepared import Announce
+    from anymax.data.prepared.prepared import Announce
     from anymax.training.config import RunConfig
     from anymax.training.task import Task
     from anymax.training.tasks.language_modeling.task import LanguageModelingTask

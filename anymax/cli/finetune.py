@@ -21,9 +21,9 @@ from anymax.cli.train import (
     train_in,
 )
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AveragedSGDConfig, SGDConfig
+from anymax.training.optim.optimizers import AveragedSGDConfig, SGDConfig
+from anymax.training.optim.triggers import AtEpoch, NonMonotone
 from anymax.training.plain import with_absolute_paths
-from anymax.training.triggers import AtEpoch, NonMonotone
 
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: RUN-finetuned)")
 

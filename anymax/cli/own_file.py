@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamWConfig
-from anymax.training.schedules import Constant
+from anymax.training.optim.optimizers import AdamWConfig
+from anymax.training.optim.schedules import Constant
 from anymax.training.task_config import TaskConfig
 
 MARK = ".py:"

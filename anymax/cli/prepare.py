@@ -14,9 +14,9 @@ from tyro.conf import Positional, arg
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.cli.train import DEFAULT_RECIPE
-from anymax.data.hub import HUB_SETS, bring
-from anymax.data.named import NAMED, AbsentCorpus, find_root
-from anymax.data.text import BPE, Text, Words
+from anymax.data.text.config import BPE, Text, Words
+from anymax.data.text.hub import HUB_SETS, bring
+from anymax.data.text.named import NAMED, AbsentCorpus, find_root
 
 if TYPE_CHECKING:
     from anymax.data import Encoded, Prepared
@@ -108,8 +108,8 @@ def _bring_where_absent(text: Text, announce: Callable[[str], None]) -> None:
 
 
 def _prepare(text: Text, announce: Callable[[str], None]) -> _Done:
-    from anymax.data.cache import default_cache
-    from anymax.data.prepared import Prepared, encode_split, make_units
+    from anymax.data.prepared.cache import default_cache
+    from anymax.data.prepared.prepared import Prepared, encode_split, make_units
 
     cache, corpus = default_cache(), text.open()
     began = time.perf_counter()

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from anymax.evaluation.predicted import predictions
-from anymax.evaluation.scoring import Progress
-from anymax.evaluation.windows import FirstWindow, WindowKind
+from anymax.evaluation.perplexity.predicted import predictions
+from anymax.evaluation.perplexity.scoring import Progress
+from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
 
 EPSILON = 1e-6
 

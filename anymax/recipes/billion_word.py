@@ -10,11 +10,11 @@ Filters over characters see windows inside the word; `--model.input.windows padd
 too.
 """
 
-from anymax.data.text import BPE, Text, Words
+from anymax.data.text.config import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import NesterovConfig
-from anymax.training.schedules import CosineCycles
+from anymax.training.optim.optimizers import NesterovConfig
+from anymax.training.optim.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModeling, Sentences
 from anymax.vocabulary import (
     AdaptiveInputConfig,

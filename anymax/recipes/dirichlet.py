@@ -6,8 +6,8 @@ were tuned for each output alone; docs/results tells what was tried.
 """
 
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamConfig
-from anymax.training.schedules import Cosine
+from anymax.training.optim.optimizers import AdamConfig
+from anymax.training.optim.schedules import Cosine
 from anymax.training.tasks.dirichlet.config import Dirichlet
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig

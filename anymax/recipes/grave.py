@@ -4,11 +4,11 @@ Their text8 is not among the named corpora. WikiText-2 has about as many words a
 takes those that were published with the code. For other text give a path and cutoffs that suit it.
 """
 
-from anymax.data.text import Text
+from anymax.data.text.config import Text
 from anymax.models import LanguageModelConfig, LSTMConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdagradConfig
-from anymax.training.schedules import Constant
+from anymax.training.optim.optimizers import AdagradConfig
+from anymax.training.optim.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModeling
 from anymax.vocabulary import AdaptiveOutputConfig, FixedInputConfig, FullOutputConfig, OutputConfig
 

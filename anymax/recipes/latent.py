@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from anymax.data.image_config import ImageSet
+from anymax.data.images.config import ImageSet
 from anymax.latent import (
     BitMappingConfig,
     DenseMarginalConfig,
@@ -25,8 +25,8 @@ from anymax.latent import (
     TopKSparsemaxConfig,
 )
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamConfig
-from anymax.training.schedules import Constant
+from anymax.training.optim.optimizers import AdamConfig
+from anymax.training.optim.schedules import Constant
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
 from anymax.training.tasks.signalling.config import Signalling

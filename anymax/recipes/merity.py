@@ -7,11 +7,11 @@ valid perplexity.
 
 from dataclasses import replace
 
-from anymax.data.text import Text
+from anymax.data.text.config import Text
 from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
-from anymax.training.schedules import Constant
+from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
+from anymax.training.optim.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig
 

@@ -22,7 +22,7 @@ from anymax.recipes.small_awd import (
     small_awd,
 )
 from anymax.training.config import RunConfig
-from anymax.training.schedules import Constant
+from anymax.training.optim.schedules import Constant
 
 REGULARIZED = replace(
     BODY, word_dropout=0.05, input_dropout=0.2, layer_dropout=0.12, output_dropout=0.2, weight_dropout=0.25

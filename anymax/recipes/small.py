@@ -5,11 +5,11 @@ models, rotary positions and RMS norms, which learn faster. How the numbers were
 """
 
 from anymax.attention import AttentionMappingConfig, SoftmaxConfig
-from anymax.data.text import BPE, Text, Words
+from anymax.data.text.config import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamWConfig
-from anymax.training.schedules import Cosine
+from anymax.training.optim.optimizers import AdamWConfig
+from anymax.training.optim.schedules import Cosine
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 from anymax.vocabulary import (
     AdaptiveInputConfig,

@@ -5,11 +5,11 @@ Short batches, little dropout and Adam are what learns most in few epochs, and o
 every output.
 """
 
-from anymax.data.text import Text
+from anymax.data.text.config import Text
 from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
-from anymax.training.schedules import Constant, Cosine
+from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
+from anymax.training.optim.schedules import Constant, Cosine
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
 from anymax.transforms import PLIFConfig, SigConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, MixtureOutputConfig, OutputConfig, SparseOutputConfig

@@ -6,7 +6,7 @@ Sizes and training are those of `small`, the same for all.
 from functools import partial
 
 from anymax.attention import LearnedEntmaxConfig
-from anymax.data.text import Words
+from anymax.data.text.config import Words
 from anymax.models import Tie
 from anymax.recipes.small import (
     ADAPTIVE_IN,

@@ -17,11 +17,11 @@ fairseq's maximum over padding too.
 
 from dataclasses import replace
 
-from anymax.data.text import BPE, Text, Words
+from anymax.data.text.config import BPE, Text, Words
 from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import NesterovConfig
-from anymax.training.schedules import CosineCycles
+from anymax.training.optim.optimizers import NesterovConfig
+from anymax.training.optim.schedules import CosineCycles
 from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
 from anymax.vocabulary import (
     AdaptiveInputConfig,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from anymax.training.checks import check_counts, check_positive
-from anymax.training.optimizers import (
+from anymax.training.optim.optimizers import (
     AdagradConfig,
     AdamConfig,
     AdamWConfig,
@@ -17,15 +17,15 @@ from anymax.training.optimizers import (
     NesterovConfig,
     SGDConfig,
 )
+from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
+from anymax.training.optim.triggers import NonMonotone
 from anymax.training.plain import from_plain, shown
-from anymax.training.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
 from anymax.training.task_config import TaskConfig
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.dirichlet.config import Dirichlet
 from anymax.training.tasks.language_modeling.config import LanguageModeling
 from anymax.training.tasks.semi_supervised.config import SemiSupervised
 from anymax.training.tasks.signalling.config import Signalling
-from anymax.training.triggers import NonMonotone
 
 # The tasks that a config.json may name; a task of a user's own file joins when the file is given by name.
 TASKS: tuple[type[TaskConfig], ...] = (LanguageModeling, Dirichlet, SemiSupervised, Signalling, BitVectors)

@@ -14,21 +14,21 @@ from typing import Any, Literal
 
 import torch
 
-from anymax.data.corpus import Split
-from anymax.training.checkpoints import Checkpoint, Checkpoints
+from anymax.data.text.corpus import Split
+from anymax.training.checkpoint.checkpoints import Checkpoint, Checkpoints
+from anymax.training.checkpoint.saver import Place, Saver
+from anymax.training.checkpoint.tensors import num_parameters
 from anymax.training.config import RunConfig
-from anymax.training.folder import CHECKPOINTS
-from anymax.training.lock import FolderLock
-from anymax.training.metrics import Metrics, read_metrics
+from anymax.training.optim.updater import Updater
 from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
 from anymax.training.ranks import Ranks
 from anymax.training.reporting import EvaluationRecord, Outcome, Reporter, Silent, Start, TrainRecord
-from anymax.training.saving import Place, Saver
+from anymax.training.run_folder.folder import CHECKPOINTS
+from anymax.training.run_folder.lock import FolderLock
+from anymax.training.run_folder.metrics import Metrics, read_metrics
 from anymax.training.signals import StopSignals
 from anymax.training.task import Task
-from anymax.training.tensors import num_parameters
-from anymax.training.updater import Updater
 
 SPLIT: Split = "valid"
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from anymax.data.batches import share
+from anymax.data.batches.batches import share
 
 # The first rank may prepare a large corpus while the others wait for it.
 PATIENCE = timedelta(hours=2)

@@ -13,12 +13,18 @@ from typing import Any
 
 import torch
 
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
 from anymax.training import bfloat16
-from anymax.training.checkpoints import Checkpoint, Checkpoints
+from anymax.training.checkpoint.checkpoints import Checkpoint, Checkpoints
+from anymax.training.checkpoint.tensors import load_model, num_bytes, num_parameters
 from anymax.training.config import Device, RunConfig
 from anymax.training.denormals import flushed_denormals
-from anymax.training.folder import (
+from anymax.training.loop import Loop, seed_of
+from anymax.training.optim.updater import check_precision
+from anymax.training.plain import as_plain
+from anymax.training.ranks import Ranks, joined
+from anymax.training.reporting import Outcome, Reporter, Silent
+from anymax.training.run_folder.folder import (
     CHECKPOINTS,
     SUMMARY,
     TESTED,
@@ -31,15 +37,9 @@ from anymax.training.folder import (
     write_config,
     write_json,
 )
-from anymax.training.lock import FolderLock, lock_next, numbered
-from anymax.training.loop import Loop, seed_of
-from anymax.training.metrics import check_tensorboard
-from anymax.training.plain import as_plain
-from anymax.training.ranks import Ranks, joined
-from anymax.training.reporting import Outcome, Reporter, Silent
+from anymax.training.run_folder.lock import FolderLock, lock_next, numbered
+from anymax.training.run_folder.metrics import check_tensorboard
 from anymax.training.task import Task
-from anymax.training.tensors import load_model, num_bytes, num_parameters
-from anymax.training.updater import check_precision
 from anymax.version import __version__
 
 # Besides those that are kept: the best, and the one that is being written.

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from anymax.data.corpus import Split
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
 from anymax.training.progress import Totals
 from anymax.training.report import MetricsReport, Report
 

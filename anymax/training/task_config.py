@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from anymax.training.report import EvaluationOptions
 
 if TYPE_CHECKING:
-    from anymax.data.prepared import Announce
+    from anymax.data.prepared.prepared import Announce
     from anymax.training.ranks import Ranks
     from anymax.training.task import Task
 

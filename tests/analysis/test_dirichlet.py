@@ -26,7 +26,7 @@ from anymax.analysis.dirichlet_report import figure, interval, page, t_quantile
 from anymax.data.dirichlet import draw_log_targets
 from anymax.models.free_contexts import circle
 from anymax.training import AdamConfig, Cosine, Dirichlet, RunConfig
-from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
+from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY
 from anymax.vocabulary import FullOutputConfig, SparseOutputConfig
 
 STEPS = 3

@@ -19,10 +19,10 @@ from anymax.bench.report import Report
 from anymax.bench.steps import median_parts
 from anymax.bench.timing import Budget
 from anymax.models import AWDLSTM, LSTMConfig
-from anymax.models.awd_lstm_config import DROPOUTS
+from anymax.models.lstm.awd_lstm_config import DROPOUTS
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
-from anymax.training.optimizers import AveragedSGDConfig, SGDConfig
+from anymax.training.optim.optimizers import AveragedSGDConfig, SGDConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from anymax import cli
-from anymax.training.lock import BusyError, FolderLock
+from anymax.training.run_folder.lock import BusyError, FolderLock
 
 QUICK = ["--toy", "--steps", "2", "--threads", "1"]
 # A recipe that takes any text, however few its words.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anymax.data.text import Words
+from anymax.data.text.config import Words
 from anymax.evaluation import Perplexity
 from anymax.recipes import find
 from anymax.training import open_run, train

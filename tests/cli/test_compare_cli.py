@@ -12,7 +12,7 @@ import pytest
 from anymax.cli import compare
 from anymax.cli.train import new_run
 from anymax.training import read_metrics, train
-from anymax.training.lock import locked
+from anymax.training.run_folder.lock import locked
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, is_unlocked, out
 from tests.training.differences import differences
 from tests.training.toys import patient

@@ -11,7 +11,7 @@ import pytest
 
 from anymax import cli
 from anymax.training import read_metrics
-from anymax.training.lock import locked
+from anymax.training.run_folder.lock import locked
 from tests.cli.commands import complaint, is_unlocked
 from tests.training.toys import patient
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anymax.training.metrics import read_metrics
+from anymax.training.run_folder.metrics import read_metrics
 from tests.cli.commands import code_of, complaint, out
 from tests.training.differences import differences
 from tests.training.toys import patient
@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from anymax.data.rows import RowBatches
+from anymax.data.batches.rows import RowBatches
 from anymax.training import AdamConfig, Constant, RunConfig, Step, Task, TaskConfig
 
 Path("imported").touch()

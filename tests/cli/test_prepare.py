@@ -12,7 +12,8 @@ import tyro
 
 from anymax.cli import prepare as verb
 from anymax.cli import train
-from anymax.data import BPE, Text, Words, hub
+from anymax.data import BPE, Text, Words
+from anymax.data.text import hub
 
 FILES = {"train.txt": "the cat sat\nthe mat\n", "valid.txt": "the dog\n", "test.txt": "a cat\n\nthe cat\n"}
 

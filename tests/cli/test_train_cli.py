@@ -11,13 +11,13 @@ import pytest
 
 from anymax.cli.progress import Terminal
 from anymax.cli.train import new_run
-from anymax.data.random_lengths import RandomLengths
+from anymax.data.batches.random_lengths import RandomLengths
 from anymax.latent import ScoreFunctionConfig
 from anymax.recipes import names
 from anymax.training import NonMonotone, read_config, read_metrics
 from anymax.training.config import run_config
-from anymax.training.folder import SUMMARY, TESTED
 from anymax.training.plain import as_plain
+from anymax.training.run_folder.folder import SUMMARY, TESTED
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")

@@ -9,7 +9,7 @@ import pytest
 
 from anymax.cli.finetune import second_stage
 from anymax.training import AtEpoch, AveragedSGDConfig, NonMonotone, SGDConfig, read_config
-from anymax.training.folder import write_config
+from anymax.training.run_folder.folder import write_config
 from tests.cli.commands import QUICK, code_of, complaint, out
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")

@@ -153,7 +153,7 @@ def test_joined_sentences_fill_rows_up_to_the_block_and_longer_ones_stand_alone(
 def test_sentences_of_a_long_stream_are_found_piece_by_piece(monkeypatch):
     tokens = torch.randint(0, 4, (200,))
     whole = list(SentenceBatches(tokens, 20, seed=1, eos=EOS))
-    monkeypatch.setattr("anymax.data.sentences.SEARCHED", 7)
+    monkeypatch.setattr("anymax.data.batches.sentences.SEARCHED", 7)
     pieces = list(SentenceBatches(tokens, 20, seed=1, eos=EOS))
     assert all(same(a, b) for a, b in zip(whole, pieces, strict=True))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anymax.data import ContiguousBatches, RandomLengths
-from anymax.data.contiguous import draw_lengths
+from anymax.data.batches.contiguous import draw_lengths
 
 TOKENS = torch.arange(1, 20_001)
 

@@ -14,14 +14,14 @@ from anymax.data import (
     corpus_in_folder,
     corpus_of_files,
     corpus_of_lines,
-    lines,
     open_corpus,
     open_lines,
     pydoc,
     sotu,
     split_line,
 )
-from anymax.data.words import join_words
+from anymax.data.text import lines
+from anymax.data.text.words import join_words
 from tests.each import each
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.data import Corpus, Lexicon, corpus_of_files, corpus_of_lines, default_cache, encode, encoded
+from anymax.data import Corpus, Lexicon, corpus_of_files, corpus_of_lines, default_cache, encode
+from anymax.data.prepared import encoded
 
 TEXT = "b a <unk>\n\na c\u2028c zebra\n"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.data.batches import generator_of
-from anymax.data.games import GameBatches, Games, draws_games
+from anymax.data.batches.batches import generator_of
+from anymax.data.images.games import GameBatches, Games, draws_games
 
 # Six kinds, unequally many.
 LABELS = torch.tensor([0, 1, 1, 2, 2, 2, 3, 4, 4, 7])

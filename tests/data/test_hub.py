@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from anymax.data import hub, open_corpus
+from anymax.data import open_corpus
+from anymax.data.text import hub
 
 # The words of the first held-out files of lm1b, here.
 TEST_WORDS, VALID_WORDS = 5, 4

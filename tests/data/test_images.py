@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from anymax.data.image_config import ImageSet
-from anymax.data.images import IDX_NAMES, Images, open_images
+from anymax.data.images.config import ImageSet
+from anymax.data.images.images import IDX_NAMES, Images, open_images
 
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 SIDE = 3

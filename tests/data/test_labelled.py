@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.data.labelled import MixedBatches, MixedRows
+from anymax.data.images.labelled import MixedBatches, MixedRows
 
 LABELLED = torch.tensor([20, 3, 7, 11, 15])
 UNLABELLED = torch.arange(100, 117)

@@ -11,22 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from anymax.data import (
-    BPE,
-    Lexicon,
-    Prepared,
-    Subwords,
-    Text,
-    Units,
-    Words,
-    count_words,
-    counting,
-    encoded,
-    open_corpus,
-    prepare,
-    prepared,
-    reopen,
-)
+from anymax.data import BPE, Lexicon, Prepared, Subwords, Text, Units, Words, count_words, open_corpus, prepare, reopen
+from anymax.data.prepared import encoded, prepared
+from anymax.data.units import counting
 
 LINES = ["the cat sat on the mat .", "the dog 's cat ran", "", "a mat on a mat"]
 
@@ -287,7 +274,9 @@ def test_the_words_of_the_speeches_read_well():
 LARGE = """
 import resource, sys
 from pathlib import Path
-from anymax.data import counting, encoded, prepared
+from anymax.data.units import counting
+from anymax.data.prepared import encoded
+from anymax.data.prepared import prepared
 from anymax.data import BPE, BlockBatches, Text, Words, prepare
 
 folder, budget = Path(sys.argv[1]), int(sys.argv[2])

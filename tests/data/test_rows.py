@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anymax.data.rows import RowBatches
+from anymax.data.batches.rows import RowBatches
 
 
 def test_an_epoch_has_every_row_once_in_an_order_of_its_own():

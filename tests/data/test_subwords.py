@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 
 from anymax.data import Lexicon, Subwords, pydoc
-from anymax.data import subwords as subwords_module
+from anymax.data.units import subwords as subwords_module
 
 COUNTS = Counter(pydoc().words("valid"))
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import CachedModel, CachePointer, cache_pointer, hidden_states, perplexity, token_losses
-from anymax.evaluation.cache_pointer import Memory, mix
+from anymax.evaluation import CachedModel, CachePointer, hidden_states, perplexity, token_losses
+from anymax.evaluation.adaptation import cache_pointer
+from anymax.evaluation.adaptation.cache_pointer import Memory, mix
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, SparseOutput
 from tests.each import each

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anymax.evaluation import DynamicEvaluation, adapting, gradient_sizes, perplexity, token_losses
-from anymax.evaluation.windows import windows_over
+from anymax.evaluation.perplexity.windows import windows_over
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import FixedInput, FullOutput, SparseOutput, tie_
 

@@ -9,8 +9,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from anymax.evaluation import InterpolatedBigram, LossByFrequency, interpolated_bigram, ngrams, pair_counts, unigram
-from anymax.evaluation.pair_counts import PairCounts
+from anymax.evaluation import InterpolatedBigram, LossByFrequency, interpolated_bigram, unigram
+from anymax.evaluation.ngrams import ngrams, pair_counts
+from anymax.evaluation.ngrams.pair_counts import PairCounts
 
 EOS, V = 0, 15
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import hidden_states, predicted, predictions, token_losses
+from anymax.evaluation import hidden_states, predictions, token_losses
+from anymax.evaluation.perplexity import predicted
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, OutputLayer
 

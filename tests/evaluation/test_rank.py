@@ -60,7 +60,7 @@ def test_singular_values_are_those_of_numpy_however_rows_come(shape: tuple[int, 
 
 
 def test_blocks_of_the_products_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anymax.evaluation.spectrum.GRAM_BLOCK", 8)
+    monkeypatch.setattr("anymax.evaluation.rank.spectrum.GRAM_BLOCK", 8)
     for shape in ((60, 29), (29, 60)):
         matrix = torch.randn(*shape)
         found = singular_values(matrix.split(11), num_rows=shape[0], num_columns=shape[1], method="gram")

@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from anymax.models import AWDLSTM, AWDLSTMConfig, RecurrentState, generate, lstm_layer
-from anymax.models.lstm_layer import LSTMLayer
+from anymax.models import AWDLSTM, AWDLSTMConfig, RecurrentState, generate
+from anymax.models.lstm import layer as lstm_layer
+from anymax.models.lstm.layer import LSTMLayer
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, tie_
 
 V, D, H, LAST = 23, 6, 10, 8

@@ -18,7 +18,7 @@ from anymax.latent import (
     StraightThroughGumbel,
     TopKSparsemax,
 )
-from anymax.models.bit_vector_vae import BitVectorVAE
+from anymax.models.images.bit_vector_vae import BitVectorVAE
 from anymax.structured import Budget
 from tests.latent.members import all_bits
 

@@ -21,7 +21,7 @@ from anymax.models import (
     fsdp_groups,
     learned_alphas,
 )
-from anymax.models.building import output_rates
+from anymax.models.language_model.building import output_rates
 from anymax.regularizers import VariationalDropout
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import (

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from anymax.models import generate
-from anymax.models.generation import draw_next
+from anymax.models.language_model.generation import draw_next
 from anymax.vocabulary import FullOutput, TopK
 from tests.models.test_transformer_lm import LAYERS, VARIANTS, V, build, words
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.models.pointwise_network import _Grid, sum_of_sigmoids
+from anymax.models.images.pointwise_network import _Grid, sum_of_sigmoids
 
 UNITS = 20
 

@@ -19,7 +19,7 @@ from anymax.latent import (
     StraightThroughGumbel,
     SumAndSample,
 )
-from anymax.models.semi_supervised_vae import SemiSupervisedVAE
+from anymax.models.images.semi_supervised_vae import SemiSupervisedVAE
 
 SIZE, CLASSES, WIDTH, VECTOR = 6, 4, 5, 2
 ENTROPY = 0.7

@@ -16,7 +16,7 @@ from anymax.latent import (
     StraightThroughGumbel,
     SumAndSample,
 )
-from anymax.models.signalling_game import Receiver, Sender, SignallingGame
+from anymax.models.images.signalling_game import Receiver, Sender, SignallingGame
 
 SIZE, MESSAGES, DIM, UNITS, CANDIDATES = 5, 6, 4, 3, 3
 ENTROPY = 0.3

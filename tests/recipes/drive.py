@@ -25,9 +25,9 @@ from anymax.cli.generate import continued
 from anymax.data import prepare
 from anymax.recipes import find
 from anymax.training import LanguageModeling, RunConfig, Task, open_run, resume, train
-from anymax.training.checkpoints import Checkpoints
-from anymax.training.folder import CHECKPOINTS
+from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.reporting import EvaluationRecord, Silent
+from anymax.training.run_folder.folder import CHECKPOINTS
 from anymax.training.tasks.language_modeling.report import evaluate_task
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.differences import differences

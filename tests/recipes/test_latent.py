@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.data.image_config import ImageSet
-from anymax.data.images import Images
+from anymax.data.images.config import ImageSet
+from anymax.data.images.images import Images
 from anymax.latent import (
     DenseMarginalConfig,
     GumbelConfig,

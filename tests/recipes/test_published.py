@@ -7,7 +7,7 @@ import torch
 
 from anymax.models import LanguageModelConfig, build_language_model
 from anymax.recipes import billion_word, find, names, wikitext103
-from anymax.training.optimizers import NesterovConfig
+from anymax.training.optim.optimizers import NesterovConfig
 from anymax.training.tasks.language_modeling.config import Blocks, Sentences
 from tests.each import each
 from tests.lexicons import Made

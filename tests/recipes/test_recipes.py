@@ -13,7 +13,7 @@ from anymax.data import Lexicon
 from anymax.models import build_language_model, learned_alphas
 from anymax.recipes import find, names, sotu
 from anymax.training.config import LanguageModeling, RunConfig, run_config
-from anymax.training.optimizers import AdamConfig
+from anymax.training.optim.optimizers import AdamConfig
 from anymax.training.plain import as_plain
 from anymax.vocabulary import FullOutputConfig
 from tests.each import each

@@ -5,9 +5,9 @@ import torch
 
 from anymax.models import AWDLSTMConfig, build_language_model
 from anymax.recipes import find, names
-from anymax.training.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
+from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
+from anymax.training.optim.triggers import NonMonotone
 from anymax.training.tasks.language_modeling.config import Contiguous
-from anymax.training.triggers import NonMonotone
 from tests.each import each
 from tests.lexicons import Made
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from anymax.training import read_metrics
-from anymax.training.checkpoints import Checkpoints
-from anymax.training.folder import CHECKPOINTS, CONFIG, SUMMARY
+from anymax.training.checkpoint.checkpoints import Checkpoints
+from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY
 
 # How long things took is told in records, and differs.
 TIMES = {"seconds", "training_seconds", "items_per_second"}

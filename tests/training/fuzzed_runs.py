@@ -36,7 +36,7 @@ from anymax.cli.console import complain
 from anymax.cli.generate import continued
 from anymax.cli.train import new_run
 from anymax.training import open_run, resume, train
-from anymax.training.checkpoints import STATE, _digest, _digest_of_state
+from anymax.training.checkpoint.checkpoints import STATE, _digest, _digest_of_state
 from anymax.training.reporting import Silent
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.toys import StoppingAt

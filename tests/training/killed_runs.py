@@ -22,8 +22,8 @@ import tyro
 
 from anymax.cli.train import new_run
 from anymax.training import train
-from anymax.training.folder import CONFIG
-from anymax.training.metrics import read_metrics
+from anymax.training.run_folder.folder import CONFIG
+from anymax.training.run_folder.metrics import read_metrics
 from tests.training.differences import differences
 
 # Each way to batch, words and pieces, a state that is carried, three optimizers.

@@ -25,10 +25,10 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 
 from anymax.training import AtEpoch, AveragedSGDConfig, Constant, RunConfig, joined, resume, run_config, train
+from anymax.training.checkpoint.tensors import load_model, model_tensors
+from anymax.training.optim.updater import Updater
 from anymax.training.parallel import accumulating, whole, wrap
 from anymax.training.ranks import PeerError, leave
-from anymax.training.tensors import load_model, model_tensors
-from anymax.training.updater import Updater
 from tests.training.toys import Toy, ToyTask
 
 

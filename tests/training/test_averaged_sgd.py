@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.training import AveragedSGDConfig, NonMonotone
-from anymax.training.averaged_sgd import AveragedSGD as Optimizer
+from anymax.training.optim.averaged_sgd import AveragedSGD as Optimizer
 
 RATES = [0.3, 0.1, 0.2, 0.4, 0.1, 0.3, 0.2, 0.15]
 

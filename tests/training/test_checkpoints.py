@@ -24,9 +24,8 @@ from anymax.training import (
     resume,
     train,
 )
-from anymax.training.checkpoints import Checkpoints, DamagedError
-from anymax.training.progress import Evaluated
-from anymax.training.tensors import (
+from anymax.training.checkpoint.checkpoints import Checkpoints, DamagedError
+from anymax.training.checkpoint.tensors import (
     are_finite,
     gathered,
     load_model,
@@ -35,7 +34,8 @@ from anymax.training.tensors import (
     num_bytes,
     optimizer_tensors,
 )
-from anymax.training.updater import Updater
+from anymax.training.optim.updater import Updater
+from anymax.training.progress import Evaluated
 from tests.training.toys import StoppingAt, toy_config
 
 TENSORS = {"model": {"a.weight": torch.arange(6.0).view(2, 3)}, "optimizer": {}, "carry": {"state": torch.ones(2)}}
@@ -187,7 +187,7 @@ def test_a_disk_that_fills_up_ends_a_run_that_can_be_resumed(tmp_path: Path, mon
         save_file(tensors, file)
 
     with monkeypatch.context() as patched:
-        patched.setattr("anymax.training.checkpoints.save_file", full)
+        patched.setattr("anymax.training.checkpoint.checkpoints.save_file", full)
         with pytest.raises(OSError, match=r"step 6 .*No space left on device; that of step 4 is intact; make room"):
             train(config, tmp_path / "run")
     resume(tmp_path / "run", config=config)

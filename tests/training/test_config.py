@@ -23,7 +23,7 @@ from anymax.training import (
     from_plain,
     run_config,
 )
-from anymax.training.folder import CONFIG_FORMAT, changes, read_config, read_plain_config, write_config
+from anymax.training.run_folder.folder import CONFIG_FORMAT, changes, read_config, read_plain_config, write_config
 from tests.training.toys import Toy, toy_config
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anymax.data.image_config import ImageSet
+from anymax.data.images.config import ImageSet
 from anymax.latent import (
     DenseMarginalConfig,
     GumbelConfig,

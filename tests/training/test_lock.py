@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anymax.training import read_metrics, resume, train
-from anymax.training.folder import CONFIG
-from anymax.training.lock import LOCK, BusyError, FolderLock, lock_next
+from anymax.training.run_folder.folder import CONFIG
+from anymax.training.run_folder.lock import LOCK, BusyError, FolderLock, lock_next
 from tests.training.toys import StoppingAt, Toy, patient, toy_config
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from anymax.training import Constant, Cosine, NesterovConfig, Ranks, open_run, read_metrics, resume, train
-from anymax.training.checkpoints import Checkpoints
+from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.loop import seed_of
 from tests.training.toys import StoppingAt, Toy, ToyTask, toy_config
 

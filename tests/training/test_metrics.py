@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anymax.training import EvaluationRecord, TrainRecord, read_metrics, resume, train
-from anymax.training.metrics import Metrics
+from anymax.training.run_folder.metrics import Metrics
 from tests.training.toys import StoppingAt, toy_config
 
 

@@ -28,7 +28,7 @@ from anymax.training import (
     resume,
     train,
 )
-from anymax.training.checkpoints import Checkpoints
+from anymax.training.checkpoint.checkpoints import Checkpoints
 from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from anymax.training import AdagradConfig, Cosine, NesterovConfig, read_metrics, resume, train
-from anymax.training.checkpoints import Checkpoints
+from anymax.training.checkpoint.checkpoints import Checkpoints
 from tests.training.toys import StoppingAt, Toy, toy_config
 
 KINDS = {

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from anymax.training import AtEpoch, AveragedSGDConfig, Constant, NonMonotone, read_metrics, resume, train
-from anymax.training.checkpoints import Checkpoints
+from anymax.training.checkpoint.checkpoints import Checkpoints
 from tests.training.test_resume import assert_same
 from tests.training.toys import StoppingAt, Toy, toy_config
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data import Batch, Batches, BlockBatches, ContiguousBatches, RandomLengths
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
 from anymax.training import AdamWConfig, Constant, Ranks, RunConfig, Step, Task, TaskConfig
 from anymax.training.reporting import Silent
 from anymax.vocabulary import FixedInput, FullOutput, tie_

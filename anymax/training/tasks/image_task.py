@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from anymax.data.corpus import Split
-from anymax.data.image_config import ImageSet
-from anymax.data.images import Images, open_images
+from anymax.data.images.config import ImageSet
+from anymax.data.images.images import Images, open_images
+from anymax.data.text.corpus import Split
+from anymax.training.checkpoint.tensors import whole_copy
 from anymax.training.ranks import Ranks
 from anymax.training.task import Task
-from anymax.training.tensors import whole_copy
 
 # What evaluation draws is the same at every step and in every run.
 EVALUATION_SEED = 20200724

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.data.image_config import ImageSet
+from anymax.data.images.config import ImageSet
 from anymax.latent.config import (
     BitMappingConfig,
     EstimatorConfig,
@@ -19,7 +19,7 @@ from anymax.training.checks import check_counts
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
-    from anymax.data.prepared import Announce
+    from anymax.data.prepared.prepared import Announce
     from anymax.training.ranks import Ranks
     from anymax.training.tasks.bit_vectors.task import BitVectorTask
 

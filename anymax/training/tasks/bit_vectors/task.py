@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches import generator_of
-from anymax.data.corpus import Split
-from anymax.data.images import Images
-from anymax.data.rows import RowBatches
+from anymax.data.batches.batches import generator_of
+from anymax.data.batches.rows import RowBatches
+from anymax.data.images.images import Images
+from anymax.data.text.corpus import Split
 from anymax.evaluation.importance import log_likelihood
-from anymax.models.bit_vector_vae import BitVectorVAE, CodeLosses
+from anymax.models.images.bit_vector_vae import BitVectorVAE, CodeLosses
 from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.bit_vectors.config import BitVectors

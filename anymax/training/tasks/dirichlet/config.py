@@ -11,7 +11,7 @@ from anymax.training.task_config import TaskConfig
 from anymax.vocabulary.config import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
 if TYPE_CHECKING:
-    from anymax.data.prepared import Announce
+    from anymax.data.prepared.prepared import Announce
     from anymax.training.ranks import Ranks
     from anymax.training.tasks.dirichlet.task import DirichletTask
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from torch import nn
 
-from anymax.data.corpus import Split
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
 from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adapting, gradient_sizes
-from anymax.evaluation.adaptation_config import Adaptation
-from anymax.evaluation.dynamic import CARRIED_BLOCK
-from anymax.evaluation.windows import FirstWindow, WindowKind
+from anymax.evaluation.adaptation.config import Adaptation
+from anymax.evaluation.adaptation.dynamic import CARRIED_BLOCK
+from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
 from anymax.training.tasks.language_modeling.config import Evaluation
 from anymax.training.tasks.language_modeling.task import SENTENCE_BLOCK, LanguageModelingTask
 

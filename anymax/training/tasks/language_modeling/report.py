@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anymax.data.corpus import Split
-from anymax.data.prepared import Announce
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
 from anymax.display import Figure, Table
-from anymax.evaluation import (
-    Choices,
-    FrequencyTable,
-    Perplexity,
-    frequency_report,
-    interpolated_bigram,
-    measure_choices,
-    unigram,
-)
-from anymax.evaluation.adaptation_config import Adaptation
+from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.evaluation.adaptation.config import Adaptation
+from anymax.evaluation.frequency import display as frequency_report
 from anymax.training.report import Report
 from anymax.training.tasks.language_modeling.adapted import adapted, reading_of
 from anymax.training.tasks.language_modeling.config import Evaluation

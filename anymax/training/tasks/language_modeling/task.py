@@ -10,26 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
-from anymax.data.batches import IGNORE_INDEX, Batch, Batches, share
-from anymax.data.corpus import Split
-from anymax.data.lexicon import Lexicon
-from anymax.data.prepared import Announce
-from anymax.data.units import Units
+from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches, share
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
+from anymax.data.units.lexicon import Lexicon
+from anymax.data.units.units import Units
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
-from anymax.models.building import output_rates
-from anymax.models.generation import generate
-from anymax.models.language_model import fsdp_groups, learned_alphas
+from anymax.models.language_model.building import output_rates
+from anymax.models.language_model.generation import generate
+from anymax.models.language_model.model import fsdp_groups, learned_alphas
 from anymax.models.sizes import check_fits_memory
-from anymax.training.checkpoints import Checkpoints, Which
-from anymax.training.folder import CHECKPOINTS, read_config
+from anymax.training.checkpoint.checkpoints import Checkpoints, Which
+from anymax.training.checkpoint.tensors import load_model
 from anymax.training.progress import Totals
 from anymax.training.ranks import Ranks
 from anymax.training.report import Report
 from anymax.training.reporting import LOSS_PER_WORD
+from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
 from anymax.training.tasks.language_modeling.config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
-from anymax.training.tensors import load_model
 
 # Tokens of the sample that is shown after training.
 SAMPLE = 60

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches import draw_order, generator_of
-from anymax.data.corpus import Split
-from anymax.data.images import Images
-from anymax.data.labelled import MixedBatches, MixedRows
+from anymax.data.batches.batches import draw_order, generator_of
+from anymax.data.images.images import Images
+from anymax.data.images.labelled import MixedBatches, MixedRows
+from anymax.data.text.corpus import Split
 from anymax.latent import DenseMarginal
 from anymax.mappings import softmax, sparsemax
-from anymax.models.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
+from anymax.models.images.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
 from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import GALLERY_SEED, ImageTask, Means, parts

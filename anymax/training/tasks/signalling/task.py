@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.data.batches import generator_of
-from anymax.data.corpus import Split
-from anymax.data.games import GameBatches, Games, draws_games
-from anymax.data.images import Images
+from anymax.data.batches.batches import generator_of
+from anymax.data.images.games import GameBatches, Games, draws_games
+from anymax.data.images.images import Images
+from anymax.data.text.corpus import Split
 from anymax.latent.marginal import sum_by_example
 from anymax.mappings import softmax, sparsemax
-from anymax.models.signalling_game import GameLosses, SignallingGame
+from anymax.models.images.signalling_game import GameLosses, SignallingGame
 from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import COLUMNS, EVALUATION_SEED, ImageTask, Means, parts

@@ -1,0 +1,1 @@
+"""Batches that can be stopped and resumed anywhere."""

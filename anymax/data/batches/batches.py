@@ -1,0 +1,164 @@
+"""Batches of a stream of ids: what all kinds share, and shuffled blocks.
+
+Every token of the stream is a target exactly once per epoch. What a model reads before a token is the token before it
+in the stream; before the first stands "<eos>". Shapes: B rows, T tokens of the longest row.
+"""
+
+import hashlib
+from abc import abstractmethod
+from functools import lru_cache
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from anymax.data.batches.epochs import Epochs
+from anymax.mappings.arguments import check_positive
+
+IGNORE_INDEX = -100
+
+
+class Batch(NamedTuple):
+    """Rows of ids and what to predict for each."""
+
+    ids: Tensor
+    """What the model reads, int64 (B, T); "<eos>" where a row is over."""
+    target: Tensor
+    """What comes next, int64 (B, T); -100, which losses leave out, where a row is over."""
+    lengths: Tensor
+    """How many tokens of each row count, int64 (B,)."""
+    rate: float = 1.0
+    """What the optimizer's rate is multiplied by for this batch; the same for every rank."""
+
+
+class Spans(NamedTuple):
+    """Where the targets of each row begin and end in the stream, and the rate of the batch."""
+
+    starts: Tensor
+    ends: Tensor
+    rate: float = 1.0
+
+
+class Batches(Epochs[Batch]):
+    """Epochs of batches of a stream.
+
+    A rank for which no row is left gets one without targets.
+
+    Args:
+        tokens: the stream, one dimension of integers; may be mapped from a file.
+        eos: the id read before the first token.
+    """
+
+    def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int) -> None:
+        super().__init__(rank=rank, world_size=world_size)
+        check_stream(tokens)
+        self.tokens = tokens
+        self.eos = eos
+
+    @abstractmethod
+    def _spans(self, position: int) -> Spans:
+        """The rows of a batch of the current epoch, for all ranks."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """What decides the batches, as plain values."""
+
+    def _batch(self, position: int) -> Batch:
+        return self._gather(self._spans(position))
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"kind": type(self).__name__, "num_tokens": len(self.tokens), "eos": self.eos, **self._settings()}
+
+    def _gather(self, spans: Spans) -> Batch:
+        """This rank's rows, as wide as the longest row of all ranks."""
+        width = int((spans.ends - spans.starts).max())
+        first, end = share(len(spans.starts), self.rank, self.world_size)
+        starts, ends = spans.starts[first:end].tolist(), spans.ends[first:end].tolist()
+        if not starts:
+            starts, ends = [0], [0]
+        target = torch.full((len(starts), width), IGNORE_INDEX)
+        ids = torch.full((len(starts), width), self.eos)
+        for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
+            target[row, : stop - start] = self.tokens[start:stop].long()
+            fill_read(ids[row], self.tokens, start, stop)
+        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts), spans.rate)
+
+
+@final
+class BlockBatches(Batches):
+    """The stream cut into blocks of one length, whatever lines they cut, in an order drawn anew for each epoch.
+
+    The last block of the stream, and the last batch of an epoch, may be shorter.
+
+    Args:
+        block: how many tokens a row holds.
+        batch_size: how many rows a batch holds, over all ranks.
+        seed: decides the order of every epoch; None keeps that of the text.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        block: int,
+        batch_size: int,
+        *,
+        seed: int | None,
+        eos: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        check_positive(batch_size=batch_size, block=block)
+        self.block = block
+        self.batch_size = batch_size
+        self.seed = seed
+        self._num_blocks = -(-len(tokens) // block)
+        self._order = lru_cache(maxsize=1)(self._draw)
+
+    def length(self, epoch: int) -> int:
+        return -(-self._num_blocks // self.batch_size)
+
+    def _spans(self, position: int) -> Spans:
+        chosen = self._order(self.epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        return Spans(chosen * self.block, ((chosen + 1) * self.block).clamp(max=len(self.tokens)))
+
+    def _settings(self) -> dict[str, Any]:
+        return {"batch_size": self.batch_size, "block": self.block, "seed": self.seed}
+
+    def _draw(self, epoch: int) -> Tensor:
+        return draw_order(self._num_blocks, self.seed, epoch)
+
+
+def draw_order(number: int, seed: int | None, epoch: int, purpose: str = "rows") -> Tensor:
+    """The numbers from 0 in an order that seed, epoch and purpose decide; in their own where the seed is None."""
+    if seed is None:
+        return torch.arange(number)
+    return torch.randperm(number, generator=generator_of(seed, epoch, purpose))
+
+
+def generator_of(seed: int, epoch: int, purpose: str) -> torch.Generator:
+    """Randomness that seed, epoch and purpose decide, and nothing else."""
+    digest = hashlib.sha256(f"{seed} {epoch} {purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+def fill_read(row: Tensor, tokens: Tensor, start: int, stop: int) -> None:
+    """Write what is read before each token from `start` to `stop` to the front of a row that is full of "<eos>"."""
+    # The first token of the stream has none before it and keeps the "<eos>".
+    skipped = int(start == 0)
+    row[skipped : stop - start] = tokens[start - 1 + skipped : max(stop - 1, 0)].long()
+
+
+def check_stream(tokens: Tensor) -> None:
+    """A stream is one dimension of integers, and has some."""
+    if tokens.dim() != 1 or tokens.is_floating_point() or tokens.numel() == 0:
+        raise ValueError(
+            f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
+        )
+
+
+def share(number: int, part: int, parts: int) -> tuple[int, int]:
+    """Where one of several neighbouring parts begins and ends; the first ones are larger by one where needed."""
+    size, rest = divmod(number, parts)
+    first = part * size + min(part, rest)
+    return first, first + size + (part < rest)

@@ -1,0 +1,1 @@
+"""Sets of images, and batches of them."""

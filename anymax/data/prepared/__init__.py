@@ -1,0 +1,1 @@
+"""Texts as ids on disk, made once."""

@@ -1,0 +1,260 @@
+"""Prepared text: a corpus as ids, and the units that the ids stand for; made once, and for a run always the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from anymax.data.prepared.cache import default_cache, digest, kept, plain_name
+from anymax.data.prepared.encoded import Encoded, Progress, encode
+from anymax.data.text.config import BPE, Text, Words
+from anymax.data.text.corpus import Corpus, Split
+from anymax.data.text.words import Splitting
+from anymax.data.units.counting import lexicon_of_words
+from anymax.data.units.lexicon import Lexicon
+from anymax.data.units.subwords import MOST_OF_WORD, Subwords
+from anymax.data.units.units import Units
+from anymax.data.writing import replacing
+from anymax.files import DamagedError, read_json
+
+Announce = Callable[[str], None]
+
+# Seconds between two announcements of one piece of work.
+PAUSE = 1.0
+LEXICON_FILE, WORDS_FILE, TOKENIZER_FILE, DATA_FILE = "lexicon.txt", "words.txt", "tokenizer.json", "data.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A corpus as ids.
+
+    Args:
+        corpus: the text.
+        units: what the ids stand for.
+        splits: the ids of each split there is.
+        cache: the folder of encoded files.
+    """
+
+    corpus: Corpus
+    units: Units
+    splits: Mapping[Split, Encoded]
+    cache: Path
+
+    @property
+    def name(self) -> str:
+        """What the corpus is called."""
+        return self.corpus.name
+
+    @property
+    def lexicon(self) -> Lexicon:
+        """Of the units."""
+        return self.units.lexicon
+
+    @property
+    def words(self) -> Lexicon:
+        """Of the words, with their counts in the training text; the same object where units are words."""
+        return self.units.words
+
+    @property
+    def subwords(self) -> Subwords | None:
+        """How words are cut; None where units are words."""
+        return self.units.subwords
+
+    @property
+    def ends_word(self) -> bytes:
+        """For each id 1 where the unit completes a word, else 0."""
+        return self.units.ends_word
+
+    def split(self, split: Split) -> Encoded:
+        """The ids of a split; a corpus without it is told."""
+        # The corpus knows which there are, and says so.
+        self.corpus.source(split)
+        return self.splits[split]
+
+    def as_words(self, split: Split, *, progress: Announce | None = None) -> Encoded:
+        """The split as ids of `words`, one for every unit that ends a word; the same file where units are words."""
+        if self.subwords is None:
+            return self.split(split)
+        told = _throttled(progress, f"encoding {self.name} {split} by words")
+        return encode(self.corpus, split, self.words, cache=self.cache, progress=told)
+
+    def identity(self) -> dict[str, str]:
+        """Hashes of the units and of the ids of each split: what a run depends on."""
+        units = {"lexicon": self.lexicon.hash}
+        if self.subwords is not None:
+            units |= {"words": self.words.hash, "tokenizer": self.subwords.hash}
+        return units | {split: encoded.tokens_hash for split, encoded in self.splits.items()}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the units, and the identity to compare with; the text stays where it is."""
+        folder = Path(folder)
+        self.lexicon.save(folder / LEXICON_FILE)
+        if self.subwords is not None:
+            self.words.save(folder / WORDS_FILE)
+            self.subwords.save(folder / TOKENIZER_FILE)
+        values = {"name": self.name, "splitting": self.units.splitting, "identity": self.identity()}
+        with replacing(folder / DATA_FILE) as file:
+            file.write(json.dumps(values, indent=2).encode() + b"\n")
+
+    @staticmethod
+    def saved_units(folder: str | os.PathLike[str]) -> Units | None:
+        """The units that `save` wrote into a folder, or None where it holds none; no text is needed."""
+        folder = Path(folder)
+        if not (folder / DATA_FILE).exists():
+            return None
+        values = _read_data(folder)
+        lexicon, subwords = Lexicon.load(folder / LEXICON_FILE), None
+        if "tokenizer" in values["identity"]:
+            subwords = Subwords.load(folder / TOKENIZER_FILE)
+        words = lexicon if subwords is None else Lexicon.load(folder / WORDS_FILE)
+        units = {"lexicon": lexicon, "tokenizer": subwords, "words": words}
+        for what, unit in units.items():
+            if unit is not None and unit.hash != values["identity"].get(what, unit.hash):
+                raise ValueError(f"{folder} holds another {what} than was saved there (its hash differs); restore it")
+        return Units(lexicon, words, subwords, values["splitting"])
+
+    def check_unchanged(self, folder: str | os.PathLike[str]) -> None:
+        """Refuse a text or units other than those that were saved into a folder."""
+        saved = _read_data(Path(folder))
+        ours, theirs = self.identity(), saved["identity"]
+        different = [what for what in {**ours, **theirs} if ours.get(what) != theirs.get(what)]
+        if different:
+            changes = ", ".join(
+                f"{what} {_short(theirs.get(what))} (now {_short(ours.get(what))})" for what in different
+            )
+            raise ValueError(
+                f"the text must be the one that {folder} was made with, {saved['name']}, but it differs in {changes}; "
+                "restore the text, or start a new run"
+            )
+
+
+def prepare(
+    text: Text,
+    *,
+    units: Units | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Announce | None = None,
+) -> Prepared:
+    """Count the words of a text, make its units, and encode its splits; what was done before is found in the cache.
+
+    Args:
+        units: use these, such as the saved ones of a run, and not those that the text asks for.
+        cache: the folder for counts, units and encoded files; by default `default_cache()`.
+        progress: called with a line that says what is being done, at most once a second.
+    """
+    corpus = text.open()
+    folder = Path(default_cache() if cache is None else cache)
+    if units is None:
+        units = make_units(corpus, text.units, cache=folder, progress=progress)
+    splits = {split: encode_split(corpus, split, units, cache=folder, progress=progress) for split in corpus.sources}
+    return Prepared(corpus, units, splits, folder)
+
+
+def reopen(
+    text: Text,
+    folder: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Announce | None = None,
+) -> Prepared:
+    """The text of a run, with the units that lie in its folder; a text that was changed since is refused."""
+    units = Prepared.saved_units(folder)
+    if units is None:
+        raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")
+    prepared = prepare(text, units=units, cache=cache, progress=progress)
+    prepared.check_unchanged(folder)
+    return prepared
+
+
+def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Announce | None = None) -> Units:
+    """The units of a corpus, made of its training text or found in the cache."""
+    words = lexicon_of_words(corpus, cache=cache, progress=_throttled(progress, f"counting the words of {corpus.name}"))
+    if isinstance(which, BPE):
+        return _pieces(corpus, words, which, cache, progress)
+    if which != Words():
+        words = Lexicon.from_counts(
+            _counts(words), min_count=which.min_count, max_size=which.max_size, pad_to_multiple=which.pad_to_multiple
+        )
+    if not any(words.counts[words.num_specials :]):
+        raise ValueError(
+            f"units must leave some word of {corpus.name} besides <eos> and <unk>, but min_count {which.min_count} and "
+            f"max_size {which.max_size} leave none; lower min_count or raise max_size"
+        )
+    return Units(words, words, splitting=corpus.splitting)
+
+
+def encode_split(
+    corpus: Corpus, split: Split, units: Units, *, cache: Path, progress: Announce | None = None
+) -> Encoded:
+    """`encode`, with an announcement now and then."""
+    return encode(corpus, split, units, cache=cache, progress=_throttled(progress, f"encoding {corpus.name} {split}"))
+
+
+def _pieces(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: Announce | None) -> Units:
+    counts = _counts(words)
+    name = f"{plain_name(corpus.name)}-pieces"
+
+    def learn() -> Subwords:
+        if progress is not None:
+            progress(f"learning {which.size:,} pieces from {len(words):,} words of {corpus.name}")
+        return Subwords.train(counts, which.size)
+
+    if which.tokenizer is None:
+        subwords = kept(cache / f"{name}-{digest(words.hash, which.size)}.json", Subwords.load, learn)
+    else:
+        subwords = Subwords.load(which.tokenizer)
+
+    def count() -> Lexicon:
+        return Lexicon.from_counts(
+            subwords.count(counts), keep=subwords.vocabulary, pad_to_multiple=which.pad_to_multiple
+        )
+
+    path = cache / f"{name}-{digest(words.hash, subwords.hash, which.pad_to_multiple)}.txt"
+    lexicon = kept(path, Lexicon.load, count)
+    if not any(lexicon.counts[lexicon.num_specials :]):
+        raise ValueError(
+            f"units must leave some word of {corpus.name} besides <eos> and <unk>, but every one has more than "
+            f"{MOST_OF_WORD:,} characters or some that no piece has; put spaces between its words, or learn the pieces "
+            "from this text"
+        )
+    return Units(lexicon, words, subwords, corpus.splitting)
+
+
+def _counts(lexicon: Lexicon) -> dict[str, int]:
+    return dict(zip(lexicon.words, lexicon.counts, strict=True))
+
+
+def _throttled(announce: Announce | None, what: str) -> Progress | None:
+    """An announcement of the work when it begins, and after each pause of the lines and tokens so far."""
+    if announce is None:
+        return None
+    told: float | None = None
+
+    def progress(num_lines: int, num_tokens: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if told is None or now - told >= PAUSE:
+            announce(what if told is None else f"{what}: {num_lines:,} lines, {num_tokens:,} tokens")
+            told = now
+
+    return progress
+
+
+def _read_data(folder: Path) -> dict[str, Any]:
+    path = folder / DATA_FILE
+    values = read_json(path)
+    identity = values.get("identity")
+    hashes = [*identity.values()] if isinstance(identity, dict) else [None]
+    is_whole = isinstance(values.get("name"), str) and values.get("splitting") in get_args(Splitting)
+    if not is_whole or not all(isinstance(hash, str) for hash in hashes):
+        raise DamagedError(f"{path} was changed since it was saved; restore it, or start a new run")
+    return values
+
+
+def _short(hash: str | None) -> str:
+    return "absent" if hash is None else hash[:12]

@@ -1,0 +1,1 @@
+"""Texts: where they lie, their lines and their words."""

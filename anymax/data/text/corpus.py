@@ -1,0 +1,182 @@
+"""Corpus: a text in up to three splits (train, valid, test), from a folder, from files, or cut from one file."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Literal, get_args
+
+from anymax.data.text.lines import open_lines
+from anymax.data.text.source import Files, Lines, Source
+from anymax.data.text.words import Splitting, split_lines
+from anymax.data.units.lexicon import EOS
+
+Split = Literal["train", "valid", "test"]
+PathLike = str | os.PathLike[str]
+
+# What files call the splits.
+_CALLED: dict[str, Split] = {"train": "train", "training": "train", "test": "test"}
+_CALLED |= {"valid": "valid", "validation": "valid", "val": "valid", "dev": "valid"}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Splits of a text, one sentence or paragraph per line.
+
+    Args:
+        name: what it is called in messages and file names.
+        sources: the lines of each split there is.
+        splitting: how a line becomes words, see `split_line`.
+    """
+
+    name: str
+    sources: Mapping[Split, Source]
+    splitting: Splitting = "spaces"
+
+    def source(self, split: Split) -> Source:
+        """The lines of a split."""
+        if split not in get_args(Split):
+            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
+        if split not in self.sources:
+            raise ValueError(f"{self.name} has no {split} split, only {', '.join(self.sources)}; give it a file")
+        return self.sources[split]
+
+    def sentences(self, split: Split) -> Iterator[list[str]]:
+        """The words of each line."""
+        return split_lines(self.source(split).lines(), self.splitting)
+
+    def words(self, split: Split) -> Iterator[str]:
+        """All words of a split, with "<eos>" at the end of each line: what `Lexicon.from_words` takes."""
+        return chain.from_iterable([*words, EOS] for words in self.sentences(split))
+
+
+def corpus_of_files(
+    train: PathLike | Sequence[PathLike],
+    valid: PathLike | None = None,
+    test: PathLike | None = None,
+    *,
+    name: str | None = None,
+    splitting: Splitting = "spaces",
+    encoding: str = "utf-8",
+) -> Corpus:
+    """A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other."""
+    parts = tuple(Path(path) for path in ([train] if isinstance(train, str | os.PathLike) else train))
+    if not parts:
+        raise ValueError("train must name at least one file, got an empty sequence")
+    sources: dict[Split, Files] = {"train": Files(parts, encoding)}
+    if valid is not None:
+        sources["valid"] = Files((Path(valid),), encoding)
+    if test is not None:
+        sources["test"] = Files((Path(test),), encoding)
+    for source in sources.values():
+        _check_begins(source)
+    return Corpus(name or _plain_name(parts[0]), sources, splitting)
+
+
+def corpus_in_folder(
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    splitting: Splitting = "spaces",
+    encoding: str = "utf-8",
+) -> Corpus:
+    """A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
+
+    A name tells its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
+    be one file for train and at most one for each other split.
+    """
+    folder = Path(folder)
+    found = find_splits(folder)
+    return corpus_of_files(
+        found["train"],
+        found.get("valid"),
+        found.get("test"),
+        name=name or folder.resolve().name,
+        splitting=splitting,
+        encoding=encoding,
+    )
+
+
+def corpus_from_file(
+    path: str | os.PathLike[str],
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    splitting: Splitting = "prose",
+    encoding: str = "utf-8",
+) -> Corpus:
+    """A corpus cut from one file: its last lines are the test split, those before them valid, the rest train.
+
+    Nothing is drawn by chance. Only lines that hold words are counted, in one pass over the file.
+
+    Args:
+        valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+    """
+    path = Path(path)
+    num_lines = sum(bool(line.strip()) for line in open_lines(path, encoding=encoding))
+    edges = _cut(num_lines, valid, test, str(path))
+    sources = {split: Files((path,), encoding, first, end) for split, (first, end) in edges.items()}
+    return Corpus(_plain_name(path), sources, splitting)
+
+
+def corpus_of_lines(
+    name: str, lines: list[str], *, valid: float = 0.05, test: float = 0.05, splitting: Splitting = "prose"
+) -> Corpus:
+    """A corpus cut from lines in memory, as `corpus_from_file` cuts a file."""
+    edges = _cut(len(lines), valid, test, name)
+    sources = {split: Lines(f"{name} {split}", lines[first:end]) for split, (first, end) in edges.items()}
+    return Corpus(name, sources, splitting)
+
+
+def find_splits(folder: Path) -> dict[Split, Path]:
+    """The file of each split in a folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; check the name, or bring the corpus there")
+    found: dict[Split, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        # A broken link or a pipe counts, so that opening it says what is wrong.
+        if not path.is_dir() and not path.name.startswith(".") and (split := _split_of(path.name)):
+            found.setdefault(split, []).append(path)
+    for split, paths in found.items():
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths)
+            raise ValueError(f"{folder} has {len(paths)} files for {split}: {names}; name the ones to use")
+    if "train" not in found:
+        others = ", ".join(path.name for paths in found.values() for path in paths)
+        there = f"only {others}" if others else "nor any other file named for a split"
+        raise ValueError(f"{folder} has no train file, {there}; call one train.txt, or name the files to use")
+    return {split: paths[0] for split, paths in found.items()}
+
+
+def _split_of(name: str) -> Split | None:
+    return next((_CALLED[part] for part in re.split(r"[._-]", name.lower()) if part in _CALLED), None)
+
+
+def _cut(num_lines: int, valid: float, test: float, name: str) -> dict[Split, tuple[int, int]]:
+    for what, share in (("valid", valid), ("test", test)):
+        # Written so that NaN fails too.
+        if not 0 <= share < 1:
+            raise ValueError(f"{what} must be a share from 0 to below 1, got {share}")
+    num_valid, num_test = (max(1, round(num_lines * share)) if share else 0 for share in (valid, test))
+    num_train = num_lines - num_valid - num_test
+    if num_train < 1:
+        raise ValueError(
+            f"{name} has {num_lines} lines with words, {num_valid} would go to valid and {num_test} to test, which "
+            "leaves none for train; give a longer text, or a folder that holds it as train.txt; in Python, shares of "
+            "0 leave valid and test out"
+        )
+    edges: dict[Split, tuple[int, int]] = {"train": (0, num_train)}
+    edges["valid"] = (num_train, num_train + num_valid)
+    edges["test"] = (num_train + num_valid, num_lines)
+    return {split: (first, end) for split, (first, end) in edges.items() if end > first}
+
+
+def _check_begins(source: Files) -> None:
+    """A wrong name or an empty file shows at once, not after hours of work on the first split."""
+    next(source.lines())
+
+
+def _plain_name(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".txt")

@@ -1,0 +1,1 @@
+"""Units of text: lexicons and subwords."""

@@ -1,0 +1,1 @@
+"""Models that follow the text they are measured on."""

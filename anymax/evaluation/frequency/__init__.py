@@ -1,0 +1,1 @@
+"""Loss by the frequency of words."""

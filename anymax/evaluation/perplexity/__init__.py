@@ -1,0 +1,1 @@
+"""Perplexity and all it depends on."""

@@ -1,0 +1,211 @@
+"""Perplexity, never without what it depends on: its unit, how many, and how much a model could read."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anymax.evaluation.perplexity.loss_sums import Reduce, Unit, add_up, check_words
+from anymax.evaluation.perplexity.scoring import BATCH_TOKENS, Progress, Scored, language_model, token_losses
+from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
+from anymax.vocabulary import OutputLayer
+
+LIKELIHOOD = "negative log-probability"
+END_OF_LINE = "one <eos> per line, scored"
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """A measured loss per unit, and everything that a comparison with another number must know.
+
+    Args:
+        loss: per unit; in nats where it is a negative log-probability.
+        unit: what the loss is divided by: "word", "piece" or "byte".
+        num_units: how many of them; an "<eos>" counts as one.
+        num_tokens: how many tokens the model predicted; more than the units where words are made of pieces.
+        block: how many tokens a model read together at most; 0 where it reads none.
+        context: how many of them were not scored.
+        windows: "contiguous", "sentences", "single", or "carried" where a state was carried through the stream.
+        first_window: whether the first window scored a whole "block", or no more than the "stride" of the others.
+        rows: for "carried", in how many parallel rows.
+        loss_name: what the loss is.
+        num_unknown: how many of the tokens are the one for unknown words; None where nobody counted.
+        num_bytes: of the text, for `bits_per_byte`; None where nobody counted.
+        end_of_line: what was done with the ends of lines.
+    """
+
+    loss: float
+    unit: Unit
+    num_units: int
+    num_tokens: int
+    block: int
+    context: int = 0
+    windows: WindowKind | Literal["carried"] = "contiguous"
+    first_window: FirstWindow = "block"
+    rows: int = 1
+    loss_name: str = LIKELIHOOD
+    num_unknown: int | None = None
+    num_bytes: int | None = None
+    end_of_line: str = END_OF_LINE
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the loss is a negative log-probability, so that a perplexity exists."""
+        return self.loss_name == LIKELIHOOD
+
+    @property
+    def perplexity(self) -> float | None:
+        """The exponential of the loss, infinite where it is too large for a float; None where it is no likelihood."""
+        if not self.is_likelihood:
+            return None
+        # A tensor of one overflows to infinity, where math.exp raises.
+        return torch.tensor(self.loss, dtype=torch.float64).exp().item()
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """The information of the text by the model over its bytes; None without bytes or a likelihood."""
+        if self.num_bytes is None or not self.is_likelihood:
+            return None
+        return self.loss * self.num_units / (math.log(2) * self.num_bytes)
+
+    @property
+    def stride(self) -> int:
+        """How many tokens a window scores; the first one scores `block` unless `first_window` says otherwise."""
+        return self.block - self.context
+
+    def sentence(self) -> str:
+        """The number with all it depends on."""
+        parts = [f"{self._value()} over {self._amount()}", self._reading(), self.end_of_line]
+        if self.num_unknown is not None:
+            parts.append(f"{self.num_unknown:,} of the tokens unknown")
+        if self.bits_per_byte is not None:
+            parts.append(f"{self.bits_per_byte:.4f} bits per byte over {self.num_bytes:,} bytes")
+        return "; ".join(parts)
+
+    def metrics(self) -> dict[str, float]:
+        """What changes from one evaluation of a run to the next, and how much it was measured on."""
+        exact = {"loss": self.loss, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
+        return {name: value for name, value in exact.items() if value is not None} | {
+            f"num_{self.unit}s": self.num_units
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, the derived ones too; null where a number is not finite, which JSON cannot say."""
+        derived = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "stride": self.stride}
+        return {name: _finite(value) for name, value in {**asdict(self), **derived}.items()}
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def _value(self) -> str:
+        if self.perplexity is None:
+            return f"{self.loss_name} {self.loss:.4f} per {self.unit} (no likelihood, so no perplexity)"
+        shown = f"{self.perplexity:.2f}" if self.perplexity < 1e6 else f"{self.perplexity:.3e}"
+        return f"perplexity {shown} per {self.unit} ({self.loss:.4f} nats)"
+
+    def _amount(self) -> str:
+        units = _number(self.num_units, self.unit)
+        return units if self.num_units == self.num_tokens else f"{units} in {_number(self.num_tokens, 'token')}"
+
+    def _reading(self) -> str:
+        if self.windows == "carried":
+            return "the state carried through " + (
+                "the whole stream" if self.rows == 1 else f"{self.rows} parallel rows of the stream"
+            )
+        if self.block == 0:
+            return "nothing read before a token"
+        of = {"sentences": "whole sentences up to ", "single": "one sentence up to "}.get(self.windows, "")
+        throughout = " from the first window on" if self.first_window == "stride" else ""
+        return (
+            f"windows of {of}{_number(self.block, 'token')}, context {self.context}, stride {self.stride}{throughout}"
+        )
+
+
+def perplexity(
+    model: nn.Module,
+    tokens: Tensor,
+    *,
+    eos: int,
+    block: int,
+    context: int = 0,
+    windows: WindowKind = "contiguous",
+    first_window: FirstWindow = "block",
+    rows: int = 1,
+    unit: Unit = "word",
+    ends_word: Tensor | None = None,
+    unk: int | None = None,
+    num_bytes: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    device: torch.device | str | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    reduce: Reduce | None = None,
+    each: Callable[[Scored], None] | None = None,
+    progress: Progress | None = None,
+) -> Perplexity:
+    """Score every token of a stream once and divide by the units; arguments not named here are those of `token_losses`.
+
+    An output that is no likelihood, as `SparseOutput`, gives its loss under its own name and no perplexity. Its
+    accuracy is not measured: that would take the scores of all words a second time.
+
+    Args:
+        unit: what a token is.
+        ends_word: for tokens that are pieces of words: true for every id that completes a word, "<eos>" among them. The
+            losses of a word's pieces are then added, and the unit is the word.
+        unk: the id for unknown words, to count them.
+        num_bytes: how many bytes the text has, line ends included, for bits per byte.
+        reduce: adds a tensor up over all ranks and returns the sum; needed where `world_size` is above 1.
+        each: called with every stretch that was scored, as `LossByFrequency.add`.
+    """
+    if world_size > 1 and reduce is None:
+        raise ValueError(f"reduce must be given where world_size is above 1, got None for {world_size} ranks")
+    inner = language_model(model)
+    scored = token_losses(
+        model,
+        tokens,
+        eos=eos,
+        block=block,
+        context=context,
+        windows=windows,
+        first_window=first_window,
+        rows=rows,
+        batch_tokens=batch_tokens,
+        device=device,
+        rank=rank,
+        world_size=world_size,
+        progress=progress,
+    )
+    check_words(tokens, eos, unit, ends_word)
+    sums = add_up(scored, ends_word=ends_word, unk=unk, reduce=reduce, each=each)
+    return Perplexity(
+        loss=sums.loss / sums.num_units,
+        unit=unit,
+        num_units=sums.num_units,
+        num_tokens=sums.num_tokens,
+        block=block,
+        context=context,
+        windows="carried" if inner.carries_state else windows,
+        first_window=first_window,
+        rows=rows,
+        loss_name=_loss_name(inner.output),
+        num_unknown=None if unk is None else sums.num_unknown,
+        num_bytes=num_bytes,
+    )
+
+
+def _loss_name(output: OutputLayer) -> str:
+    if output.is_likelihood:
+        return LIKELIHOOD
+    # FSDP2 puts its name before that of the class it shards.
+    return f"{type(output).__name__.removeprefix('FSDP')} loss"
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""Language models: the contract, the config, building, generation."""

@@ -1,0 +1,108 @@
+"""Text drawn from a language model, word by word, with every position computed once.
+
+Shapes: B batch, N positions, K candidates.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from anymax.models.language_model.model import LanguageModel, evaluating
+from anymax.vocabulary import OutputLayer
+from anymax.vocabulary.output import draw_by
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    prompt_ids: Tensor,
+    *,
+    num_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    stop: int | None = None,
+) -> Tensor:
+    """Continue prompts by `num_tokens` words each; gives (batch, prompt and new words).
+
+    Dropout is off while it runs. Without `top_k` and `top_p`, and at temperature 1, an adaptive output computes only
+    the tails that it draws from; with `top_k`, only those that can hold one of the best words.
+
+    Args:
+        prompt_ids: (batch, positions), all of one length.
+        temperature: log-probabilities are divided by it first; below 1 likely words become likelier.
+        top_k: draw among so many of the likeliest words; 1 takes the best.
+        top_p: draw among the fewest likeliest words that together have at least this probability, of those that `top_k`
+            leaves.
+        generator: where the randomness comes from; by default torch's own.
+        stop: a word after which a text is over. What follows it is filled with it, and where all texts are over the
+            result ends early.
+    """
+    _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
+    cache = model.new_cache(prompt_ids.shape[1] + num_tokens - 1)
+    texts, ids = [prompt_ids], prompt_ids
+    is_over = prompt_ids.new_zeros(prompt_ids.shape[0], dtype=torch.bool)
+    with evaluating(model):
+        for _ in range(num_tokens):
+            hidden = model.hidden(ids, cache)[:, -1]
+            words = draw_next(
+                model.output, hidden, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
+            )
+            if stop is not None:
+                words = words.masked_fill(is_over, stop)
+                is_over |= words == stop
+            ids = words[:, None].to(prompt_ids.dtype)
+            texts.append(ids)
+            if stop is not None and bool(is_over.all()):
+                break
+    return torch.cat(texts, 1)
+
+
+def draw_next(
+    output: OutputLayer,
+    hidden: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One word for every row of `hidden`, (batch, model_dim); the options of `generate`."""
+    if top_k is None and top_p is None:
+        return output.sample(hidden, temperature=temperature, generator=generator)
+    best = output.topk(hidden, output.vocabulary_size if top_k is None else top_k)
+    # Counted from the best, which no temperature can then carry to minus infinity.
+    probs_BK = ((best.log_probs - best.log_probs[:, :1]) / temperature).softmax(-1)
+    if top_p is not None:
+        # A word is kept if those before it are not yet enough.
+        probs_BK = probs_BK * (probs_BK.cumsum(-1) - probs_BK < top_p)
+    return best.words.gather(1, draw_by(probs_BK, generator)[:, None])[:, 0]
+
+
+def _check(
+    output: OutputLayer,
+    prompt_ids: Tensor,
+    num_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    stop: int | None,
+) -> None:
+    size = output.vocabulary_size
+    if prompt_ids.dim() != 2 or prompt_ids.shape[1] == 0:
+        raise ValueError(
+            f"prompt_ids must be (batch, positions) with at least one position, got shape {tuple(prompt_ids.shape)}; "
+            "begin with the word that ends a text where there is no prompt"
+        )
+    if num_tokens < 1:
+        raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be a positive finite number, got {temperature}; top_k=1 takes the best")
+    if top_k is not None and not 1 <= top_k <= size:
+        raise ValueError(f"top_k must lie between 1 and the vocabulary size, {size}, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must lie above 0 and be at most 1, got {top_p}; top_k=1 takes the best")
+    if stop is not None and not 0 <= stop < size:
+        raise ValueError(f"stop must be a word of the vocabulary, from 0 to {size - 1}, got {stop}")

@@ -1,0 +1,1 @@
+"""LSTM language models: plain, and the AWD-LSTM."""

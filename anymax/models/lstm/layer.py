@@ -1,0 +1,122 @@
+"""Layers of an LSTM over torch's fused recurrence, in a precision that it has.
+
+Shapes: N positions, B batch, D how wide what enters is, H how wide a layer is, L layers.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+
+from anymax.models.lstm.state import LayerState
+from anymax.regularizers import weight_drop
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class LSTMLayer(nn.Module):
+    """One layer of an LSTM, which may drop numbers of its recurrent weights, the same ones for a whole call.
+
+    The weights are plain parameters in torch's order of gates, and keep their names in training and evaluation.
+
+    Args:
+        input_dim: how wide the vectors are that it reads.
+        hidden_dim: how wide it is.
+        weight_dropout: the rate for numbers of the hidden-to-hidden weight.
+
+    Merity et al. 2018.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, *, weight_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.weight_dropout = weight_dropout
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, input_dim))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        self.bias_ih = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.bias_hh = nn.Parameter(torch.empty(4 * hidden_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.weight_hh.shape[1] ** -0.5
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, vectors_NBD: Tensor, start: LayerState | None = None) -> tuple[Tensor, LayerState]:
+        """The hidden vectors of all positions, (N, B, H), and what the layer holds after the last."""
+        weight_hh = weight_drop(self.weight_hh, self.weight_dropout, training=self.training)
+        weights = [self.weight_ih, weight_hh, self.bias_ih, self.bias_hh]
+        before = None if start is None else (start[0][None], start[1][None])
+        hidden_NBH, last_1BH, cell_1BH = recurrence(vectors_NBD, before, weights)
+        # Copies, as FSDP2 warns of views that leave a module.
+        return hidden_NBH, (last_1BH[0].clone(), cell_1BH[0].clone())
+
+    def extra_repr(self) -> str:
+        hidden_dim, input_dim = self.weight_hh.shape[1], self.weight_ih.shape[1]
+        return f"{input_dim}, {hidden_dim}, weight_dropout={self.weight_dropout}"
+
+
+class LSTMStack(nn.LSTM):
+    """Torch's LSTM by the same recurrence, for rows of one length."""
+
+    def forward(  # type: ignore[override]
+        self, vectors_NBD: Tensor, start: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The hidden vectors of the last layer, (N, B, H), and hidden vectors and cells of all layers, (L, B, H)."""
+        weights = [weight for of_layer in self.all_weights for weight in of_layer]
+        dropout = self.dropout if self.training else 0.0
+        hidden_NBH, last_LBH, cell_LBH = recurrence(vectors_NBD, start, weights, dropout=dropout)
+        return hidden_NBH, (last_LBH, cell_LBH)
+
+
+def recurrence(
+    vectors_NBD: Tensor,
+    start: tuple[Tensor, Tensor] | None,
+    weights: Sequence[Tensor],
+    *,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden vectors of all positions in the type of the weights, and the last hidden vectors and cells, (L, B, H).
+
+    Args:
+        weights: two matrices and two biases for each layer.
+        dropout: the rate for what goes from one layer to the next.
+    """
+    dtype = _computed_in(vectors_NBD.device, weights[0].dtype)
+    if start is None:
+        zeros_LBH = vectors_NBD.new_zeros(len(weights) // 4, vectors_NBD.shape[1], weights[1].shape[1])
+        start = (zeros_LBH, zeros_LBH)
+    # A compiler would unroll the recurrence position by position, so it breaks its graph here.
+    run = _run_outside_graphs if torch.compiler.is_compiling() else _run
+    hidden_NBH, last_LBH, cell_LBH = run(
+        vectors_NBD.to(dtype), [state.to(dtype) for state in start], [weight.to(dtype) for weight in weights], dropout
+    )
+    return hidden_NBH.to(weights[0].dtype), last_LBH, cell_LBH
+
+
+def _run(
+    vectors_NBD: Tensor, start: list[Tensor], weights: list[Tensor], dropout: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    num_layers, has_biases, is_bidirectional, is_batch_first = len(weights) // 4, True, False, False
+    # A backward needs what only a forward in training keeps, also where nothing is dropped.
+    train = dropout > 0 or torch.is_grad_enabled()
+    with torch.autocast(vectors_NBD.device.type, enabled=False):
+        return torch.lstm(
+            vectors_NBD, start, weights, has_biases, num_layers, dropout, train, is_bidirectional, is_batch_first
+        )
+
+
+# The public torch.compiler.disable does the same, but imports the compiler at once.
+_run_outside_graphs = _disable_dynamo(_run)
+
+
+def _computed_in(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What autocast chose, else the type of the weights; float32 for half precision on a CPU without it."""
+    if dtype == torch.float32 and torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    is_missing = device.type == "cpu" and dtype in HALF and not (dtype == torch.bfloat16 and _cpu_has_bfloat16())
+    return torch.float32 if is_missing else dtype
+
+
+def _cpu_has_bfloat16() -> bool:
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()

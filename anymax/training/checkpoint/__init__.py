@@ -1,0 +1,1 @@
+"""Checkpoints: a run's tensors and state on disk and back."""

@@ -1,0 +1,1 @@
+"""The folder of a run: config, lock, metrics."""
