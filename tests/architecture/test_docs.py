@@ -81,3 +81,11 @@ def test_the_picture_can_be_drawn_again_and_is_small(tmp_path: Path):
     script.draw(tmp_path / "mappings.png")
     for picture in (tmp_path / "mappings.png", DOCS / "pictures" / "mappings.png"):
         assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < SMALL
+
+
+def test_pages_name_files_that_are_there():
+    for page in (DOCS / "concepts" / "architecture.md", ROOT / "CONTRIBUTING.md"):
+        named = {path for path in re.findall(r"`([\w/]+/[\w.]+\.py)`", page.read_text()) if "<" not in path}
+        assert named
+        missing = [path for path in named if not any((base / path).exists() for base in (ROOT, ROOT / "anymax"))]
+        assert missing == [], f"{page.name} names files that are not there"
