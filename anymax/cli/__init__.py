@@ -42,8 +42,8 @@ app.command(doctor.doctor)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0; 1 for a negative answer; 2 for a mistake in the command; 130 where it was interrupted; 141 where nobody reads
-    what it prints any more.
+    0; 1 for a negative answer; 2 for a mistake in the command; 130 where it was interrupted; 141 where the
+    reader of its output is gone.
     """
     never_fail()
     try:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         pass
     except SystemExit as leaving:
-        # The parser leaves by it, and rich where nobody reads.
+        # The parser raises it, and rich where the reader is gone.
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
     _close_output()
@@ -64,7 +64,7 @@ def _answer(given: list[str]) -> int:
         try:
             return _run(given)
         finally:
-            # Not when Python ends, which prints a traceback where nobody reads.
+            # Not when Python ends, which prints a traceback where the reader is gone.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:

@@ -253,7 +253,7 @@ class Children:
             if self.running:
                 self._announce("stopping: each training saves where it is")
         finally:
-            # Also where nobody is left to read the announcement.
+            # Also where the reader of the announcement is gone.
             for process in self.running.values():
                 process.wait()
             signal.signal(signal.SIGTERM, self._before)
@@ -283,7 +283,7 @@ def _start(job: Job, command: list[str]) -> subprocess.Popen[bytes]:
 
 @cache
 def _pipe() -> tuple[int, int]:
-    """A pipe that nobody writes to: it ends for its readers when this process does."""
+    """A pipe that stays empty: it ends for its readers when this process does."""
     return os.pipe()
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from anymax.cli.console import Console
 from anymax.data.printable import printable
+from anymax.training.report import short
 from anymax.training.reporting import LOSS_PER_WORD
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Terminal:
             self._line(f"step {record.step:,}/{total:,}  {described}  {clock(left)} left")
 
     def evaluated(self, record: "EvaluationRecord") -> None:
-        values = "  ".join(f"{name} {shown(value)}" for name, value in record.metrics.items())
+        values = "  ".join(f"{name} {short(value)}" for name, value in record.metrics.items())
         best = "  (best so far)" if record.is_best else ""
         self._line(f"step {record.step:,}  {record.split}: {values}{best}")
 
@@ -146,11 +147,6 @@ class Terminal:
 
     def _line(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
-
-
-def shown(value: float) -> str:
-    """Four digits, and all of what stands before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 
 def clock(seconds: float) -> str:

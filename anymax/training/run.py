@@ -67,7 +67,7 @@ def train(
         reporter: told what happens, on the first rank; by default nobody.
         announce: told what is prepared before.
     """
-    with _sitting(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
+    with _joined_ranks(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
         task = _build(config, folder, ranks, announce)
         _begin_with(task, beginning)
@@ -99,7 +99,7 @@ def resume(
     before = read_plain_config(folder)
     config = config or read_config(folder)
     checkpoints = Checkpoints(folder / CHECKPOINTS)
-    with _sitting(config, reporter) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
+    with _joined_ranks(config, reporter) as ranks, _locked(ranks, lambda: FolderLock(folder)) as lock:
         ranks.on_first(checkpoints.remove_leftovers)
         ranks.on_first(lambda: remove_leftovers(folder))
         checkpoint = checkpoints.load("last" if step is None else step) if checkpoints.steps() or step else None
@@ -195,7 +195,7 @@ def _locked_new(folder: Path, ranks: Ranks, *, number: bool) -> Iterator[tuple[P
 
 
 @contextmanager
-def _sitting(config: RunConfig, reporter: Reporter | None) -> Iterator[Ranks]:
+def _joined_ranks(config: RunConfig, reporter: Reporter | None) -> Iterator[Ranks]:
     """The ranks of a run, with its threads; what this machine lacks is refused before anything is done."""
     if config.tensorboard:
         check_tensorboard()
