@@ -76,7 +76,7 @@ asan: $(INSTALLED)
 		tests/contracts/test_kernel.py
 
 fuzz: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.fuzzed_runs --cases 10000
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.run_folder.fuzzed_runs --cases 10000
 
 clean:
 	rm -rf build dist anymax.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ from anymax import cli as cli
 from anymax import compat as compat
 from anymax import data as data
 from anymax import display as display
+from anymax import distributed as distributed
 from anymax import evaluation as evaluation
 from anymax import kernels as kernels
 from anymax import latent as latent

@@ -1,15 +1,22 @@
-"""Files that may come from anybody: none is waited for, none without an end is read, and errors name the file."""
+"""Files that may come from anyone: none is waited for, none without an end is read, and errors name the file.
+
+Files of ours are written so that they are there whole or not at all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -71,3 +78,29 @@ def load_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     # Those besides SafetensorError are for dtypes and shapes that torch does not have.
     except (SafetensorError, ValueError, LookupError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file under a temporary name in the same folder, which takes the place of `path` when all went well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, descriptor = _create_beside(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _create_beside(path: Path) -> tuple[Path, int]:
+    """A new file and its descriptor. The system applies the umask, which a process can only read by changing it."""
+    while True:
+        # Without the name of the file, which may be as long as names can be.
+        temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+        with contextlib.suppress(FileExistsError):
+            return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.bench import machine
-from anymax.bench.comparison import Comparison, Contestant, compare
+from anymax.bench.harness import machine
+from anymax.bench.harness.comparison import Comparison, Contestant, compare
+from anymax.bench.harness.report import MIB, Report
+from anymax.bench.harness.timing import Budget
 from anymax.bench.outputs import contestant, zipf
-from anymax.bench.report import MIB, Report
-from anymax.bench.timing import Budget
 from anymax.display import COLOURS, Figure, clean
 from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, SparseOutput
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anymax.bench import machine, peers
-from anymax.bench.comparison import Comparison, Entry
-from anymax.bench.report import MICROSECONDS, Report
-from anymax.bench.timing import Budget, Run, time_interleaved
+from anymax.bench.harness import machine, peers
+from anymax.bench.harness.comparison import Comparison, Entry
+from anymax.bench.harness.report import MICROSECONDS, Report
+from anymax.bench.harness.timing import Budget, Run, time_interleaved
 from anymax.kernels import library
 from anymax.mappings import entmax
 

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.bench import machine
-from anymax.bench.comparison import Comparison, Contestant, compare, fastest
-from anymax.bench.peers import Sweep
-from anymax.bench.report import Report
-from anymax.bench.timing import Budget, Run
+from anymax.bench.harness import machine
+from anymax.bench.harness.comparison import Comparison, Contestant, compare, fastest
+from anymax.bench.harness.peers import Sweep
+from anymax.bench.harness.report import Report
+from anymax.bench.harness.timing import Budget, Run
 from anymax.losses import linear_cross_entropy, linear_entmax_loss, linear_mixture_loss
 from anymax.transforms import PLIF, Sig
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, CharacterInput, FixedInput

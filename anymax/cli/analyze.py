@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
+from anymax.checks import check_counts
 from anymax.cli.console import publish
 from anymax.cli.progress import Announcer, say
-from anymax.training.checks import check_counts
 from anymax.training.config import RunConfig
 from anymax.training.run_folder.folder import ANALYSES
 from anymax.training.run_folder.lock import locked
@@ -53,8 +53,8 @@ def bottleneck(
         clamp: raise log-probabilities below it, which sparse outputs need.
         step: the checkpoint to look at.
     """
-    from anymax.analysis import bottleneck_report as report
-    from anymax.analysis.bottleneck import measure_bottleneck
+    from anymax.analysis.bottleneck import page as report
+    from anymax.analysis.bottleneck.measure import measure_bottleneck
     from anymax.cli.evaluate import open_language_model
 
     with Announcer() as announce:
@@ -121,8 +121,8 @@ def dirichlet(
         jobs: how many train at the same time, on one thread each.
         folder: where all of it goes.
     """
-    from anymax.analysis import dirichlet as study
-    from anymax.analysis import dirichlet_report as report
+    from anymax.analysis.dirichlet import page as report
+    from anymax.analysis.dirichlet import study as study
 
     recipes = _dirichlet_recipes(outputs, contexts, words, steps)
     check_counts(seeds=seeds, jobs=jobs, dims=len(dims), concentrations=len(concentrations))

@@ -18,7 +18,7 @@ from tyro.extras import SubcommandApp
 from anymax.cli.console import Console, publish
 
 if TYPE_CHECKING:
-    from anymax.bench.report import Report
+    from anymax.bench.harness.report import Report
 
 app = SubcommandApp()
 
@@ -136,7 +136,7 @@ def training(
     """
     _check_writable("--output", output)
     _check_writable("--json", json)
-    from anymax.bench import training as cases
+    from anymax.bench.training import benchmark as cases
 
     make = cases.quick if quick else cases.Settings
     settings = make(corpus=corpus, threads=threads)
@@ -163,8 +163,8 @@ def recurrent(
     """
     _check_writable("--output", output)
     _check_writable("--json", json)
-    from anymax.bench import recurrent as cases
-    from anymax.bench import recurrent_settings
+    from anymax.bench.recurrent import benchmark as cases
+    from anymax.bench.recurrent import settings as recurrent_settings
 
     settings = recurrent_settings.quick(threads) if quick else recurrent_settings.Settings(threads=threads)
     _run(cases.measure, settings, _command("recurrent", quick, threads), output, json)
@@ -189,8 +189,8 @@ def latent(
     """
     _check_writable("--output", output)
     _check_writable("--json", json)
-    from anymax.bench import latent as cases
-    from anymax.bench import latent_settings
+    from anymax.bench.latent import benchmark as cases
+    from anymax.bench.latent import settings as latent_settings
 
     settings = latent_settings.quick(threads) if quick else latent_settings.Settings(threads=threads)
     _run(cases.measure, settings, _command("latent", quick, threads), output, json)

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Self
 import tyro
 from tyro.conf import Positional, arg
 
+from anymax.checks import check_counts, check_positive
 from anymax.cli import own_file
 from anymax.cli.console import publish
 from anymax.cli.progress import Announcer
 from anymax.cli.train import INTERRUPTED, new_run
+from anymax.plain import as_plain, with_absolute_paths
 from anymax.training import read_metrics
-from anymax.training.checks import check_counts, check_positive
-from anymax.training.plain import as_plain, with_absolute_paths
 from anymax.training.run_folder.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
 from anymax.training.run_folder.lock import locked
 from anymax.training.signals import PARENT
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
-    from anymax.analysis.comparison import Result
+    from anymax.analysis.comparison.language_models import Result
     from anymax.data.prepared.prepared import Announce
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
@@ -301,8 +301,8 @@ def _how_far(job: Job) -> str:
 
 
 def _report(given: Comparison, jobs: list[Job], command: str) -> None:
-    from anymax.analysis import comparison
-    from anymax.analysis import measured_comparison as measured
+    from anymax.analysis.comparison import language_models as comparison
+    from anymax.analysis.comparison import metrics as measured
 
     if comparison.takes(jobs[0].folder):
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
@@ -316,7 +316,7 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
 
 def _with_choices(job: Job, result: Result) -> Result:
     """The result of a run with what it chooses, which is measured where it was not yet."""
-    from anymax.analysis.comparison import read_result
+    from anymax.analysis.comparison.language_models import read_result
     from anymax.cli.evaluate import add_choices
 
     if result.chosen is not None:

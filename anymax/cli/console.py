@@ -15,7 +15,7 @@ import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from anymax.data.printable import printable
+from anymax.display.printable import printable
 
 if TYPE_CHECKING:
     from anymax.display import Page

@@ -46,7 +46,7 @@ def doctor(*, strict: Annotated[bool, arg(help_behavior_hint="")] = False) -> in
 
 def examine() -> Iterator[Finding]:
     """Everything that was looked at, in the order it is shown."""
-    from anymax.bench.machine import describe
+    from anymax.bench.harness.machine import describe
 
     machine = describe()
     yield Finding("anymax", machine.anymax)
@@ -69,7 +69,7 @@ def _threads(threads: int, cores: int) -> Finding:
 
 
 def _bfloat16() -> Finding:
-    from anymax.training.bfloat16 import announced, measure
+    from anymax.training.optim.bfloat16 import announced, measure
 
     measured, names = measure(), ", ".join(announced())
     found = f"{measured}; {f'it announces {names}' if names else 'it announces no instructions for it'}"

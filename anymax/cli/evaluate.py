@@ -13,8 +13,8 @@ from anymax.cli import own_file
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.cli.train import is_help_alone, name_and_options, parse, print_help
-from anymax.training.report import EvaluationOptions, Report
 from anymax.training.run_folder.folder import EVALUATIONS, TESTED, read_config, write_json
+from anymax.training.task_config import EvaluationOptions, Report
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce

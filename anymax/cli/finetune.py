@@ -20,10 +20,10 @@ from anymax.cli.train import (
     settings_of,
     train_in,
 )
+from anymax.plain import with_absolute_paths
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AveragedSGDConfig, SGDConfig
-from anymax.training.optim.triggers import AtEpoch, NonMonotone
-from anymax.training.plain import with_absolute_paths
+from anymax.training.optim.schedules import AtEpoch, NonMonotone
 
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: RUN-finetuned)")
 

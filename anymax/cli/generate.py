@@ -5,8 +5,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from anymax.checks import check_counts
 from anymax.cli.progress import say
-from anymax.training.checks import check_counts
 
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: no limit)")
 

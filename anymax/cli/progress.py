@@ -9,9 +9,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from anymax.cli.console import Console
-from anymax.data.printable import printable
-from anymax.training.report import short
+from anymax.display.printable import printable
 from anymax.training.reporting import LOSS_PER_WORD
+from anymax.training.task_config import short
 
 if TYPE_CHECKING:
     from anymax.training.reporting import EvaluationRecord, Start, TrainRecord

@@ -16,8 +16,8 @@ from tyro.conf import Positional, arg
 from anymax.cli import own_file
 from anymax.cli.console import escaping
 from anymax.cli.progress import Announcer, Terminal, say
+from anymax.plain import as_plain, with_absolute_paths
 from anymax.training.config import RunConfig
-from anymax.training.plain import as_plain, with_absolute_paths
 from anymax.training.run_folder.folder import CONFIG
 from anymax.training.task_config import TaskConfig
 

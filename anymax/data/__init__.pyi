@@ -1,8 +1,8 @@
 from anymax.data.batches.batches import Batch as Batch
 from anymax.data.batches.batches import Batches as Batches
 from anymax.data.batches.batches import BlockBatches as BlockBatches
+from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.batches.contiguous import ContiguousBatches as ContiguousBatches
-from anymax.data.batches.random_lengths import RandomLengths as RandomLengths
 from anymax.data.batches.sentences import SentenceBatches as SentenceBatches
 from anymax.data.prepared.cache import default_cache as default_cache
 from anymax.data.prepared.encoded import Encoded as Encoded

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.evaluation.perplexity.predicted import predictions
-from anymax.evaluation.perplexity.scoring import Progress
-from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
+from anymax.evaluation.perplexity.scoring import FirstWindow, Progress, WindowKind
 
 EPSILON = 1e-6
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from anymax.latent import BitVector
-from anymax.latent.bit_mappings import Independent
-from anymax.latent.estimate import LossGiven
+from anymax.latent.bit_vector import Independent
+from anymax.latent.estimator import LossGiven
 
 
 def log_likelihood(

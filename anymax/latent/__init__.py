@@ -1,6 +1,6 @@
 """Discrete latents inside a model, and estimators that train through them: two separate arguments.
 
-Names are loaded when first used, so that a config can hold `AnnealedTemperature` without importing torch.
+Names are loaded when first used, so that configs import no torch.
 """
 
 from anymax import lazy

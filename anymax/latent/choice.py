@@ -8,9 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from anymax.latent.latent import Latent
-from anymax.latent.probabilities import draw, entropy_of, log_of
-from anymax.latent.support import Support
+from anymax.latent.latent import Latent, Support, draw, entropy_of, log_of
 from anymax.mappings import gumbel_softmax, softmax
 from anymax.mappings.arguments import check_values, computed_in
 

@@ -1,13 +1,36 @@
-"""What a discrete latent variable is: a batch of distributions over one-hot or bit vectors, given by scores."""
+"""What a discrete latent variable is: a batch of distributions over one-hot or bit vectors, given by scores.
+
+With its support as a list, and functions of rows of probabilities with zeros among them.
+"""
 
 import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from anymax.latent.support import Support
+from anymax.kernels.backend import widest
 from anymax.mappings.arguments import check_values
+
+
+class Support(NamedTuple):
+    """Pairs of an example and one of its values, in order of example.
+
+    Args:
+        values: (pairs, size), in the dtype of the scores.
+        probs: (pairs,) how likely the example is to take the value; they carry gradients to the scores.
+        example: (pairs,) the row of the flattened batch that each pair belongs to.
+    """
+
+    values: Tensor
+    probs: Tensor
+    example: Tensor
+
+    def positive(self) -> "Support":
+        """The same without the pairs of zero probability."""
+        kept = self.probs.detach() > 0
+        return Support(self.values[kept], self.probs[kept], self.example[kept])
 
 
 class Latent(ABC):
@@ -91,3 +114,23 @@ def _check_scores(scores: Tensor) -> None:
             f"scores must have at least one entry along their last dimension, got shape {tuple(scores.shape)}"
         )
     check_values("scores", "finite, or -inf where an entry may not be chosen", scores, lambda s: s < torch.inf)
+
+
+def log_of(probs: Tensor) -> Tensor:
+    """The logarithm, minus infinity at zero with a gradient of zero there."""
+    is_zero = probs == 0
+    return probs.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, -torch.inf)
+
+
+def entropy_of(probs: Tensor, log_probs: Tensor) -> Tensor:
+    """The entropy along the last dimension in nats; a zero adds nothing to it or to its gradient."""
+    return -(probs * log_probs.masked_fill(probs == 0, 0.0)).sum(-1)
+
+
+def draw(probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One index along the last dimension for each of the other entries."""
+    # One number for each row, where torch.multinomial draws one for each entry. The running sum rises only where an
+    # entry has probability, so that no other is ever drawn.
+    totals = probs.detach().cumsum(-1, dtype=widest(probs))
+    point = torch.rand(*probs.shape[:-1], 1, dtype=totals.dtype, device=probs.device, generator=generator)
+    return torch.searchsorted(totals, point * totals[..., -1:], right=True).squeeze(-1)

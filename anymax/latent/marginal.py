@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from anymax.latent.estimate import Estimator, LossGiven, RowEstimate, evaluate_losses
-from anymax.latent.latent import Latent
-from anymax.latent.support import Support
+from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_losses
+from anymax.latent.latent import Latent, Support
 
 
 class DenseMarginal(Estimator):

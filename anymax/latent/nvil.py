@@ -5,7 +5,7 @@ from itertools import chain, pairwise
 
 from torch import Tensor, nn
 
-from anymax.latent.estimate import Estimator, LossGiven, RowEstimate, evaluate_rows, one_call_each, without_value
+from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_rows, one_call_each, without_value
 from anymax.latent.latent import Latent
 from anymax.mappings.arguments import check_positive
 

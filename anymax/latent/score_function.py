@@ -3,9 +3,9 @@
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from anymax.latent.estimate import (
+from anymax.latent.estimator import (
     Estimator,
     LossGiven,
     RowEstimate,
@@ -15,7 +15,6 @@ from anymax.latent.estimate import (
     without_value,
 )
 from anymax.latent.latent import Latent
-from anymax.latent.running_mean import RunningMean
 
 Baseline = Literal["average", "sample"]
 
@@ -72,3 +71,27 @@ def _two_losses(loss_given: LossGiven, first: Tensor, second: Tensor) -> tuple[T
     example = torch.arange(len(values) // 2, device=values.device).repeat(2)
     losses, others = evaluate_losses(loss_given, values, example).reshape(2, -1).unbind()
     return losses, others
+
+
+class RunningMean(nn.Module):
+    """The mean over all updates of the mean loss at each; zero before the first. It belongs to the state."""
+
+    mean: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def value(self) -> Tensor:
+        """The mean as it is now: a copy, which later updates leave as backward needs it."""
+        return self.mean.clone()
+
+    @torch.no_grad()
+    def update(self, losses: Tensor) -> None:
+        """Take in the mean of some losses; none change nothing."""
+        if losses.numel() == 0:
+            return
+        self.count += 1
+        self.mean += (losses.mean() - self.mean) / self.count

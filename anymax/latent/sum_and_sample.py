@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from anymax.latent.choice import Choice
-from anymax.latent.estimate import Estimator, LossGiven, RowEstimate, evaluate_losses, without_value
-from anymax.latent.latent import Latent
+from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_losses, without_value
+from anymax.latent.latent import Latent, draw
 from anymax.latent.marginal import sum_by_example
-from anymax.latent.probabilities import draw
-from anymax.latent.running_mean import RunningMean
+from anymax.latent.score_function import RunningMean
 from anymax.mappings.arguments import check_positive
 
 

@@ -9,10 +9,10 @@ from anymax.models.language_model.model import LanguageModel as LanguageModel
 from anymax.models.language_model.model import fsdp_groups as fsdp_groups
 from anymax.models.language_model.model import learned_alphas as learned_alphas
 from anymax.models.lstm.awd_lstm import AWDLSTM as AWDLSTM
-from anymax.models.lstm.awd_lstm_config import AWDLSTMConfig as AWDLSTMConfig
+from anymax.models.lstm.config import AWDLSTMConfig as AWDLSTMConfig
 from anymax.models.lstm.config import LSTMConfig as LSTMConfig
+from anymax.models.lstm.layer import RecurrentState as RecurrentState
 from anymax.models.lstm.model import LSTMLM as LSTMLM
-from anymax.models.lstm.state import RecurrentState as RecurrentState
 from anymax.models.transformer.block import TransformerBlock as TransformerBlock
 from anymax.models.transformer.config import TransformerConfig as TransformerConfig
 from anymax.models.transformer.model import TransformerLM as TransformerLM

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from anymax.mappings.subset_marginals import subset_marginals
-from anymax.structured.bit_polytope import BitPolytope, clip
+from anymax.structured.bits import BitPolytope, clip
 from anymax.structured.polytope import FORBIDDEN
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anymax.kernels.backend import widest
 from anymax.structured.active_set import active_set, probs_on_support
-from anymax.structured.bit_polytope import BitPolytope
+from anymax.structured.bits import BitPolytope
 from anymax.structured.decompositions import chain, systematic
 from anymax.structured.polytope import Polytope, spoil
 

@@ -1,3 +1,7 @@
+from anymax.distributed.ranks import Ranks as Ranks
+from anymax.distributed.ranks import joined as joined
+from anymax.plain import as_plain as as_plain
+from anymax.plain import from_plain as from_plain
 from anymax.training.config import RunConfig as RunConfig
 from anymax.training.config import run_config as run_config
 from anymax.training.optim.optimizers import AdagradConfig as AdagradConfig
@@ -6,16 +10,12 @@ from anymax.training.optim.optimizers import AdamWConfig as AdamWConfig
 from anymax.training.optim.optimizers import AveragedSGDConfig as AveragedSGDConfig
 from anymax.training.optim.optimizers import NesterovConfig as NesterovConfig
 from anymax.training.optim.optimizers import SGDConfig as SGDConfig
+from anymax.training.optim.schedules import AtEpoch as AtEpoch
 from anymax.training.optim.schedules import Constant as Constant
 from anymax.training.optim.schedules import Cosine as Cosine
 from anymax.training.optim.schedules import CosineCycles as CosineCycles
 from anymax.training.optim.schedules import InverseSquareRoot as InverseSquareRoot
-from anymax.training.optim.triggers import AtEpoch as AtEpoch
-from anymax.training.optim.triggers import NonMonotone as NonMonotone
-from anymax.training.plain import as_plain as as_plain
-from anymax.training.plain import from_plain as from_plain
-from anymax.training.ranks import Ranks as Ranks
-from anymax.training.ranks import joined as joined
+from anymax.training.optim.schedules import NonMonotone as NonMonotone
 from anymax.training.reporting import EvaluationRecord as EvaluationRecord
 from anymax.training.reporting import Outcome as Outcome
 from anymax.training.reporting import Reporter as Reporter

@@ -8,7 +8,8 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from anymax.training.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive
+from anymax.plain import from_plain, shown
 from anymax.training.optim.optimizers import (
     AdagradConfig,
     AdamConfig,
@@ -17,9 +18,7 @@ from anymax.training.optim.optimizers import (
     NesterovConfig,
     SGDConfig,
 )
-from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot
-from anymax.training.optim.triggers import NonMonotone
-from anymax.training.plain import from_plain, shown
+from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot, NonMonotone
 from anymax.training.task_config import TaskConfig
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.dirichlet.config import Dirichlet

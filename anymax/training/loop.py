@@ -15,14 +15,14 @@ from typing import Any, Literal
 import torch
 
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
+from anymax.distributed.sharding import accumulating, wrap
 from anymax.training.checkpoint.checkpoints import Checkpoint, Checkpoints
 from anymax.training.checkpoint.saver import Place, Saver
 from anymax.training.checkpoint.tensors import num_parameters
 from anymax.training.config import RunConfig
 from anymax.training.optim.updater import Updater
-from anymax.training.parallel import accumulating, wrap
 from anymax.training.progress import Evaluated, Progress, Totals
-from anymax.training.ranks import Ranks
 from anymax.training.reporting import EvaluationRecord, Outcome, Reporter, Silent, Start, TrainRecord
 from anymax.training.run_folder.folder import CHECKPOINTS
 from anymax.training.run_folder.lock import FolderLock

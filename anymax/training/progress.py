@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from anymax.training.checks import check_counts, check_not_negative
-from anymax.training.plain import from_plain
+from anymax.checks import check_counts, check_not_negative
+from anymax.plain import from_plain
 
 
 @dataclass

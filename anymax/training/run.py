@@ -14,15 +14,14 @@ from typing import Any
 import torch
 
 from anymax.data.prepared.prepared import Announce
-from anymax.training import bfloat16
+from anymax.distributed.ranks import Ranks, joined
+from anymax.plain import as_plain
 from anymax.training.checkpoint.checkpoints import Checkpoint, Checkpoints
 from anymax.training.checkpoint.tensors import load_model, num_bytes, num_parameters
 from anymax.training.config import Device, RunConfig
-from anymax.training.denormals import flushed_denormals
 from anymax.training.loop import Loop, seed_of
+from anymax.training.optim import bfloat16
 from anymax.training.optim.updater import check_precision
-from anymax.training.plain import as_plain
-from anymax.training.ranks import Ranks, joined
 from anymax.training.reporting import Outcome, Reporter, Silent
 from anymax.training.run_folder.folder import (
     CHECKPOINTS,
@@ -330,3 +329,24 @@ def _summary(loop: Loop) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Take such numbers as zero on the CPU, in this thread and in those it starts.
+
+    Weights that no gradient reaches, as those of pixels that are always black, decay into them, and so do their means
+    in Adam; products with them are right and slow.
+    """
+    before = are_flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def are_flushed() -> bool:
+    """Whether half of the least number held in full is zero."""
+    least = torch.tensor(torch.finfo(torch.float32).tiny)
+    return bool(least / 2 == 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.training.progress import Totals
-from anymax.training.report import MetricsReport, Report
+from anymax.training.task_config import MetricsReport, Report
 
 
 @dataclass(frozen=True)

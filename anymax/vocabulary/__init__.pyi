@@ -11,8 +11,8 @@ from anymax.vocabulary.config import InputConfig as InputConfig
 from anymax.vocabulary.config import MixtureOutputConfig as MixtureOutputConfig
 from anymax.vocabulary.config import OutputConfig as OutputConfig
 from anymax.vocabulary.config import SparseOutputConfig as SparseOutputConfig
-from anymax.vocabulary.cost import Cost as Cost
-from anymax.vocabulary.cost import measure_cost as measure_cost
+from anymax.vocabulary.cutoffs import Cost as Cost
+from anymax.vocabulary.cutoffs import measure_cost as measure_cost
 from anymax.vocabulary.fixed_input import FixedInput as FixedInput
 from anymax.vocabulary.full_output import FullOutput as FullOutput
 from anymax.vocabulary.mixture_output import MixtureOutput as MixtureOutput

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from anymax.mappings.arguments import check_positive
 from anymax.vocabulary.bands import Bands
-from anymax.vocabulary.input import check_ids, check_index
+from anymax.vocabulary.fixed_input import check_ids, check_index
 
 
 class AdaptiveInput(nn.Module):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from anymax.vocabulary.cost import Cost
+    from anymax.vocabulary.cutoffs import Cost
 
 
 class Listable(Protocol):
@@ -131,8 +131,7 @@ class Bands:
 
         Other arguments as in `from_cutoffs`.
         """
-        from anymax.vocabulary.cost import DEFAULT_COST
-        from anymax.vocabulary.cutoffs import optimal_cutoffs
+        from anymax.vocabulary.cutoffs import DEFAULT_COST, optimal_cutoffs
 
         dims = _dims(num_bands, dim, factor, dims)
         cutoffs = optimal_cutoffs(

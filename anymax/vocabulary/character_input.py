@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.mappings.arguments import check_positive
-from anymax.vocabulary.input import check_ids, check_index
+from anymax.vocabulary.fixed_input import check_ids, check_index
 
 # All bytes, and 0 for what lies beyond the end of a word.
 NUM_SYMBOLS = 257

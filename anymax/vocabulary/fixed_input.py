@@ -1,11 +1,13 @@
-"""FixedInput: one table of vectors for all words, projected where it is narrower than the model."""
+"""FixedInput: one table of vectors for all words, projected where it is narrower than the model.
+
+Also the checks of ids that every input layer makes.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive
-from anymax.vocabulary.input import check_ids, check_index
+from anymax.mappings.arguments import check_positive, check_values
 
 
 class FixedInput(nn.Module):
@@ -53,3 +55,21 @@ class FixedInput(nn.Module):
         size, dim = self.table.shape
         model_dim = dim if self.projection is None else self.projection.shape[0]
         return f"vocabulary_size={size}, model_dim={model_dim}, dim={dim}, padding_index={self.padding_index}"
+
+
+def check_ids(ids: Tensor, vocabulary_size: int) -> None:
+    """Ids are integers of the vocabulary; their values are checked where they can be read without waiting."""
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"ids must be an int64 or int32 tensor, got {came}; convert with .long() or torch.tensor")
+    rule = f"from 0 to {vocabulary_size - 1}, as the vocabulary has {vocabulary_size} words"
+    check_values("ids", rule, ids, lambda i: (i >= 0) & (i < vocabulary_size))
+
+
+def check_index(name: str, index: int | None, vocabulary_size: int) -> None:
+    """The id of a special word is one of the vocabulary, or None where there is no such word."""
+    if index is not None and not 0 <= index < vocabulary_size:
+        raise ValueError(
+            f"{name} must be a word of the vocabulary, from 0 to {vocabulary_size - 1}, got {index}; "
+            "negative numbers do not count from the end"
+        )

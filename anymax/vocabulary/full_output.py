@@ -3,8 +3,7 @@
 from torch import Tensor, nn
 
 from anymax.losses import linear_cross_entropy
-from anymax.vocabulary.output import check_share
-from anymax.vocabulary.table_output import TableOutput
+from anymax.vocabulary.output import TableOutput, check_share
 
 
 class FullOutput(TableOutput):

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from anymax.losses import linear_mixture_loss
 from anymax.mappings.arguments import check_positive
-from anymax.vocabulary.output import check_share, refuse_label_smoothing, widened
-from anymax.vocabulary.table_output import TableOutput
+from anymax.vocabulary.output import TableOutput, check_share, refuse_label_smoothing, widened
 
 
 class MixtureOutput(TableOutput):

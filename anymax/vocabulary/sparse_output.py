@@ -9,8 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anymax.losses import linear_entmax_loss
 from anymax.mappings.entmax import Entmax, LearnedEntmax
-from anymax.vocabulary.output import check_share
-from anymax.vocabulary.table_output import TableOutput
+from anymax.vocabulary.output import TableOutput, check_share
 
 
 class SparseOutput(TableOutput):

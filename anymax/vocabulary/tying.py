@@ -8,8 +8,7 @@ from torch import nn
 from anymax.vocabulary.adaptive_input import AdaptiveInput
 from anymax.vocabulary.adaptive_output import AdaptiveOutput
 from anymax.vocabulary.fixed_input import FixedInput
-from anymax.vocabulary.output import OutputLayer
-from anymax.vocabulary.table_output import TableOutput
+from anymax.vocabulary.output import OutputLayer, TableOutput
 
 
 def tie_(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.analysis.bottleneck import Bottleneck, LosingWord, is_bound, rank_limit
-from anymax.analysis.bottleneck_report import page
-from anymax.analysis.bottleneck_words import lost_to_rank, nearest_of_rank
+from anymax.analysis.bottleneck.measure import Bottleneck, LosingWord, is_bound, rank_limit
+from anymax.analysis.bottleneck.page import page
+from anymax.analysis.bottleneck.words import lost_to_rank, nearest_of_rank
 from anymax.evaluation import Choices, matrix_rank
 from anymax.transforms import Sig
 from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, MixtureOutput, OutputLayer, SparseOutput

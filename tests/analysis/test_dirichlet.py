@@ -10,7 +10,8 @@ import pytest
 from numpy import full_like, linspace
 from scipy import stats
 
-from anymax.analysis.dirichlet import (
+from anymax.analysis.dirichlet.page import figure, interval, page, t_quantile
+from anymax.analysis.dirichlet.study import (
     CIRCLE,
     MEAN,
     Result,
@@ -22,7 +23,6 @@ from anymax.analysis.dirichlet import (
     train_all,
     without_training,
 )
-from anymax.analysis.dirichlet_report import figure, interval, page, t_quantile
 from anymax.data.dirichlet import draw_log_targets
 from anymax.models.free_contexts import circle
 from anymax.training import AdamConfig, Cosine, Dirichlet, RunConfig

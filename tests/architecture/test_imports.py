@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "anymax"
 ORDER = [
     "display",
+    "distributed",
     "kernels",
     "transforms",
     "mappings",
@@ -24,7 +25,7 @@ ORDER = [
 ]
 ORDER += ["latent", "models", "data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "cli"]
 # Modules beside the folders, which import nothing of them when loaded and may be imported from everywhere.
-FREE = {"files", "lazy", "version"}
+FREE = {"checks", "files", "lazy", "plain", "version"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = {file.relative_to(PACKAGE).parts[0] for file in FILES if file.parent != PACKAGE}
 

@@ -10,7 +10,7 @@ import pytest
 
 from anymax import cli
 from anymax.bench import mappings as cases
-from anymax.bench.timing import Budget
+from anymax.bench.harness.timing import Budget
 from anymax.version import __version__
 
 

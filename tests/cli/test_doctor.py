@@ -10,8 +10,8 @@ import torch
 
 from anymax.cli import doctor
 from anymax.kernels import library
-from anymax.training import bfloat16
-from anymax.training.bfloat16 import Measured
+from anymax.training.optim import bfloat16
+from anymax.training.optim.bfloat16 import Measured
 
 
 def found() -> dict[str, doctor.Finding]:

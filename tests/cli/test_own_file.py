@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from anymax.data.batches.rows import RowBatches
+from anymax.data.batches.batches import RowBatches
 from anymax.training import AdamConfig, Constant, RunConfig, Step, Task, TaskConfig
 
 Path("imported").touch()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from anymax.training.ranks import leave
+from anymax.distributed.ranks import leave
 from anymax.vocabulary import AdaptiveInput, Bands, CharacterInput, FixedInput
 from anymax.vocabulary.character_input import Windows
 from tests.each import each

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from anymax.evaluation import FrequencyTable, LossByFrequency, Scored
-from anymax.evaluation.frequency.display import figure, tables
-from anymax.evaluation.perplexity.word_numbers import CHUNK, WordNumbers
+from anymax.evaluation.frequency import CHUNK, WordNumbers, figure, tables
 
 EOS = 0
 # Words 1 and 2 lie on either side of an edge, 3 has never been seen.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anymax.evaluation.importance import log_likelihood
 from anymax.latent import BitVector, Independent, SparseMap, TopKSparsemax
-from anymax.latent.bit_mappings import BitMapping
+from anymax.latent.bit_vector import BitMapping
 from anymax.structured import Budget
 from tests.latent.members import all_bits
 

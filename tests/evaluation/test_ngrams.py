@@ -9,9 +9,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from anymax.evaluation import InterpolatedBigram, LossByFrequency, interpolated_bigram, unigram
-from anymax.evaluation.ngrams import ngrams, pair_counts
-from anymax.evaluation.ngrams.pair_counts import PairCounts
+from anymax.evaluation import InterpolatedBigram, LossByFrequency, interpolated_bigram, ngrams, unigram
+from anymax.evaluation import ngrams as pair_counts
+from anymax.evaluation.ngrams import PairCounts
 
 EOS, V = 0, 15
 

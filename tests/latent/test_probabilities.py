@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anymax.latent.probabilities import draw
+from anymax.latent.latent import draw
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

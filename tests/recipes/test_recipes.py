@@ -11,10 +11,10 @@ import torch
 from anymax.attention import LearnedEntmaxConfig
 from anymax.data import Lexicon
 from anymax.models import build_language_model, learned_alphas
+from anymax.plain import as_plain
 from anymax.recipes import find, names, sotu
 from anymax.training.config import LanguageModeling, RunConfig, run_config
 from anymax.training.optim.optimizers import AdamConfig
-from anymax.training.plain import as_plain
 from anymax.vocabulary import FullOutputConfig
 from tests.each import each
 

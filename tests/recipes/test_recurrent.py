@@ -6,7 +6,7 @@ import torch
 from anymax.models import AWDLSTMConfig, build_language_model
 from anymax.recipes import find, names
 from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
-from anymax.training.optim.triggers import NonMonotone
+from anymax.training.optim.schedules import NonMonotone
 from anymax.training.tasks.language_modeling.config import Contiguous
 from tests.each import each
 from tests.lexicons import Made

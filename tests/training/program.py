@@ -24,11 +24,11 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
+from anymax.distributed.ranks import PeerError, leave
+from anymax.distributed.sharding import accumulating, whole, wrap
 from anymax.training import AtEpoch, AveragedSGDConfig, Constant, RunConfig, joined, resume, run_config, train
 from anymax.training.checkpoint.tensors import load_model, model_tensors
 from anymax.training.optim.updater import Updater
-from anymax.training.parallel import accumulating, whole, wrap
-from anymax.training.ranks import PeerError, leave
 from tests.training.toys import Toy, ToyTask
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from anymax.training import Constant, resume, train
-from anymax.training.denormals import are_flushed, flushed_denormals
 from anymax.training.reporting import Silent
+from anymax.training.run import are_flushed, flushed_denormals
 from tests.training.toys import toy_config
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anymax.vocabulary import Bands, Cost, measure_cost
-from anymax.vocabulary.cost import _fit
+from anymax.vocabulary.cutoffs import _fit
 
 FLAT = Cost(num_tokens=1, per_band=0, floor=0)
 

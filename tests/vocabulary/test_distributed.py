@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from anymax.training.ranks import leave
+from anymax.distributed.ranks import leave
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, tie_
 
 BANDS = Bands.from_sizes((6, 7, 8), dim=16, factor=2)

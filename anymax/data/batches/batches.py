@@ -1,21 +1,88 @@
-"""Batches of a stream of ids: what all kinds share, and shuffled blocks.
+"""Batches of a stream of ids: epochs that can be saved after any batch, shuffled blocks, and rows of a table.
 
 Every token of the stream is a target exactly once per epoch. What a model reads before a token is the token before it
 in the stream; before the first stands "<eos>". Shapes: B rows, T tokens of the longest row.
 """
 
 import hashlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, final
+from typing import Any, Generic, NamedTuple, TypeGuard, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from anymax.data.batches.epochs import Epochs
+from anymax.distributed.ranks import share
 from anymax.mappings.arguments import check_positive
 
 IGNORE_INDEX = -100
+
+
+Drawn = TypeVar("Drawn")
+
+
+class Epochs(ABC, Generic[Drawn]):
+    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one goes on.
+
+    `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
+    batch. The state does not depend on rank and world size, so a run may go on with another number of ranks.
+
+    Args:
+        rank, world_size: which share of each batch to give. The shares of all ranks, one below the other, are the batch
+            of a single process.
+    """
+
+    def __init__(self, *, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.position = 0
+
+    def __len__(self) -> int:
+        """How many batches the current epoch has."""
+        return self.length(self.epoch)
+
+    @abstractmethod
+    def length(self, epoch: int) -> int:
+        """How many batches an epoch has; the same for every rank."""
+
+    @abstractmethod
+    def _batch(self, position: int) -> Drawn:
+        """This rank's share of a batch of the current epoch."""
+
+    @abstractmethod
+    def _made_of(self) -> dict[str, Any]:
+        """What decides the batches, as plain values."""
+
+    def __iter__(self) -> Iterator[Drawn]:
+        epoch = self.epoch
+        while self.epoch == epoch:
+            batch = self._batch(self.position)
+            self.position += 1
+            if self.position == len(self):
+                self.epoch, self.position = epoch + 1, 0
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which batch comes next, and what the batches were made of: plain values for JSON."""
+        return {"epoch": self.epoch, "position": self.position, "made_of": self._made_of()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken; refused for batches made of something else."""
+        ours, theirs = self._made_of(), state.get("made_of") if isinstance(state, dict) else None
+        if not isinstance(theirs, dict):
+            raise ValueError("state must be what state_dict gave, an object with made_of, epoch and position")
+        different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if different:
+            changes = ", ".join(f"{name} {theirs.get(name)} (now {ours.get(name)})" for name in different)
+            raise ValueError(f"state must come from the same batches, but it was made with {changes}; use those again")
+        epoch, position = state.get("epoch"), state.get("position")
+        if not (_is_index(epoch) and _is_index(position) and position < self.length(epoch)):
+            raise ValueError(f"state must tell a batch that an epoch has, got batch {position!r} of epoch {epoch!r}")
+        self.epoch, self.position = epoch, position
 
 
 class Batch(NamedTuple):
@@ -157,8 +224,39 @@ def check_stream(tokens: Tensor) -> None:
         )
 
 
-def share(number: int, part: int, parts: int) -> tuple[int, int]:
-    """Where one of several neighbouring parts begins and ends; the first ones are larger by one where needed."""
-    size, rest = divmod(number, parts)
-    first = part * size + min(part, rest)
-    return first, first + size + (part < rest)
+def _is_index(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 31
+
+
+class RowBatches(Epochs[Tensor]):
+    """Batches of rows, as numbers from 0, in an order drawn anew for each epoch; a rank's share may be empty.
+
+    Args:
+        batch_size: rows of a batch over all ranks; None takes all, which makes an epoch one batch.
+        seed: decides the order; None keeps that of the table.
+    """
+
+    def __init__(
+        self, num_rows: int, batch_size: int | None, *, seed: int | None, rank: int = 0, world_size: int = 1
+    ) -> None:
+        super().__init__(rank=rank, world_size=world_size)
+        check_positive(num_rows=num_rows)
+        self.num_rows = num_rows
+        self.batch_size = num_rows if batch_size is None else min(batch_size, num_rows)
+        check_positive(batch_size=self.batch_size)
+        self.seed = seed
+        self._order = lru_cache(maxsize=1)(self._draw)
+
+    def length(self, epoch: int) -> int:
+        return -(-self.num_rows // self.batch_size)
+
+    def _batch(self, position: int) -> Tensor:
+        chosen = self._order(self.epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        first, end = share(len(chosen), self.rank, self.world_size)
+        return chosen[first:end]
+
+    def _made_of(self) -> dict[str, Any]:
+        return {"num_rows": self.num_rows, "batch_size": self.batch_size, "seed": self.seed}
+
+    def _draw(self, epoch: int) -> Tensor:
+        return draw_order(self.num_rows, self.seed, epoch, "rows of a table")

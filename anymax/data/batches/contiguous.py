@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from anymax.data.batches.batches import Batches, Spans, generator_of, share
-from anymax.data.batches.random_lengths import RandomLengths
+from anymax.data.batches.batches import Batches, Spans, generator_of
+from anymax.data.batches.config import RandomLengths
+from anymax.distributed.ranks import share
 from anymax.mappings.arguments import check_positive
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anymax.data.batches.batches import generator_of, share
-from anymax.data.batches.epochs import Epochs
+from anymax.data.batches.batches import Epochs, generator_of
+from anymax.distributed.ranks import share
 from anymax.mappings.arguments import check_positive
 
 

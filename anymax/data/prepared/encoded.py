@@ -23,7 +23,7 @@ from anymax.data.prepared.cache import default_cache, digest, plain_name
 from anymax.data.text.corpus import Corpus, Split
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
-from anymax.data.writing import replacing
+from anymax.files import replacing
 
 # Room for the description before the ids; keeps them aligned.
 HEAD_BYTES = 4096

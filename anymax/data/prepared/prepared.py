@@ -19,8 +19,7 @@ from anymax.data.units.counting import lexicon_of_words
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.subwords import MOST_OF_WORD, Subwords
 from anymax.data.units.units import Units
-from anymax.data.writing import replacing
-from anymax.files import DamagedError, read_json
+from anymax.files import DamagedError, read_json, replacing
 
 Announce = Callable[[str], None]
 

@@ -1,23 +1,99 @@
 """Corpus: a text in up to three splits (train, valid, test), from a folder, from files, or cut from one file."""
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from anymax.data.text.lines import open_lines
-from anymax.data.text.source import Files, Lines, Source
 from anymax.data.text.words import Splitting, split_lines
 from anymax.data.units.lexicon import EOS
 
 Split = Literal["train", "valid", "test"]
+
+
 PathLike = str | os.PathLike[str]
+
 
 # What files call the splits.
 _CALLED: dict[str, Split] = {"train": "train", "training": "train", "test": "test"}
+
+
+class Source(Protocol):
+    """Lines that can be read again and again."""
+
+    def lines(self) -> Iterator[str]:
+        """The lines, from the first."""
+        ...
+
+    def place(self) -> str:
+        """Where they come from; the same after the text was changed."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A short text that differs when the lines may differ; found without reading large files."""
+        ...
+
+
+@dataclass(frozen=True)
+class Files:
+    """The lines of files, one file after the other.
+
+    Sizes and times of change make the fingerprint, so it costs nothing; a file that was touched counts as changed.
+
+    Args:
+        first, end: take the lines from number `first` to before number `end`, counting only lines that hold words.
+    """
+
+    paths: tuple[Path, ...]
+    encoding: str = "utf-8"
+    first: int = 0
+    end: int | None = None
+
+    def lines(self) -> Iterator[str]:
+        number = 0
+        for path in self.paths:
+            for line in open_lines(path, encoding=self.encoding):
+                if self.end is not None and number >= self.end:
+                    return
+                if number >= self.first:
+                    yield line
+                number += bool(line.strip())
+
+    def place(self) -> str:
+        stretch = "" if (self.first, self.end) == (0, None) else f" lines {self.first} to {self.end}"
+        return "\n".join(str(path.resolve()) for path in self.paths) + stretch
+
+    def fingerprint(self) -> str:
+        stats = [os.stat(path) for path in self.paths]
+        return f"{self.encoding} " + " ".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
+
+
+class Lines:
+    """Lines held in memory; their hash is the fingerprint.
+
+    Args:
+        name: where they come from.
+    """
+
+    def __init__(self, name: str, lines: Iterable[str]) -> None:
+        self.name = name
+        self._lines = tuple(lines)
+
+    def lines(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def place(self) -> str:
+        return self.name
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256("\n".join(self._lines).encode()).hexdigest()
+
+
 _CALLED |= {"valid": "valid", "validation": "valid", "val": "valid", "dev": "valid"}
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from anymax.data.text.corpus import (
     Corpus,
+    Files,
     Split,
     corpus_from_file,
     corpus_in_folder,
     corpus_of_files,
     corpus_of_lines,
 )
-from anymax.data.text.source import Files
 from anymax.data.text.words import Splitting
 
 ROOT_VARIABLE = "ANYMAX_DATA"

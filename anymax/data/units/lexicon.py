@@ -15,8 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from anymax.data.writing import replacing
-from anymax.files import check_file
+from anymax.files import check_file, replacing
 
 EOS = "<eos>"
 UNK = "<unk>"

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anymax.data.units.lexicon import EOS, UNK, Lexicon
-from anymax.data.writing import replacing
-from anymax.files import check_file
+from anymax.files import check_file, replacing
 
 if TYPE_CHECKING:
     from tokenizers.models import BPE

@@ -11,8 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data.batches.batches import IGNORE_INDEX
-from anymax.evaluation.perplexity.scoring import BATCH_TOKENS, Progress, language_model, token_losses
-from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
+from anymax.evaluation.perplexity.scoring import (
+    BATCH_TOKENS,
+    FirstWindow,
+    Progress,
+    WindowKind,
+    language_model,
+    token_losses,
+)
 from anymax.models.language_model.model import LanguageModel
 
 # What rows of log-probabilities may take, with what a measurement makes of them.

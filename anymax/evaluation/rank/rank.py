@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.evaluation.perplexity.predicted import predictions
-from anymax.evaluation.perplexity.scoring import Progress, language_model
-from anymax.evaluation.perplexity.windows import WindowKind
+from anymax.evaluation.perplexity.scoring import Progress, WindowKind, language_model
 from anymax.evaluation.rank.spectrum import Method, Spectrum, singular_values
 from anymax.mappings.arguments import check_positive
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.latent import BitVector, Estimate, Estimator
-from anymax.latent.bit_mappings import BitMapping, Independent
+from anymax.latent.bit_vector import BitMapping, Independent
 from anymax.losses import linear_cross_entropy
 from anymax.models.images.perceptron import perceptron
 

@@ -7,8 +7,7 @@ from torch import nn
 
 from anymax.models.language_model.config import LanguageModelConfig
 from anymax.models.lstm.awd_lstm import AWDLSTM
-from anymax.models.lstm.awd_lstm_config import AWDLSTMConfig
-from anymax.models.lstm.config import LSTMConfig
+from anymax.models.lstm.config import AWDLSTMConfig, LSTMConfig
 from anymax.models.lstm.model import LSTMLM
 from anymax.models.transformer.config import TransformerConfig
 from anymax.models.transformer.model import TransformerLM
@@ -22,7 +21,7 @@ from anymax.vocabulary.config import (
     SparseOutputConfig,
     Words,
 )
-from anymax.vocabulary.table_output import TableOutput
+from anymax.vocabulary.output import TableOutput
 
 # The published start of the tables of an AWD-LSTM.
 TABLE_BOUND = 0.1

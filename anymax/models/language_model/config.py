@@ -4,8 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from anymax.attention.config import AttentionMappingConfig, SoftmaxConfig
-from anymax.models.lstm.awd_lstm_config import AWDLSTMConfig
-from anymax.models.lstm.config import LSTMConfig
+from anymax.models.lstm.config import AWDLSTMConfig, LSTMConfig
 from anymax.models.transformer.config import TransformerConfig
 from anymax.vocabulary.config import (
     AdaptiveInputConfig,

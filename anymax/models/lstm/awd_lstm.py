@@ -9,9 +9,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from anymax.models.language_model.model import LanguageModel, check_ids, check_output, check_vectors
-from anymax.models.lstm.awd_lstm_config import AWDLSTMConfig
-from anymax.models.lstm.layer import LSTMLayer
-from anymax.models.lstm.state import RecurrentState
+from anymax.models.lstm.config import AWDLSTMConfig
+from anymax.models.lstm.layer import LSTMLayer, RecurrentState
 from anymax.regularizers import activation_penalty, temporal_penalty, variational_dropout, word_dropout
 from anymax.vocabulary import OutputLayer
 

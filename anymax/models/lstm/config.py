@@ -1,7 +1,8 @@
-"""The shape of a plain LSTM language model, as plain data that imports no torch."""
+"""Configs of recurrent language models, as plain data that imports no torch."""
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self, get_args
 
 from anymax.models.sizes import check_sizes
 
@@ -44,3 +45,68 @@ class LSTMConfig:
         """The same model at a size for tests."""
         input_dim = 16 if self.input_dim == self.hidden_dim else 8
         return replace(self, input_dim=input_dim, hidden_dim=16, num_layers=min(self.num_layers, 2))
+
+
+Penalty = Literal["mean_square", "norm"]
+DROPOUTS = ("word_dropout", "input_dropout", "layer_dropout", "output_dropout", "weight_dropout")
+
+
+@dataclass(frozen=True)
+class AWDLSTMConfig:
+    """Sizes, dropout rates and penalties of an AWD-LSTM; the defaults are those of Merity et al. 2018's code.
+
+    Args:
+        input_dim: how wide the vectors of words are that the first layer reads.
+        hidden_dim: how wide every layer but the last is.
+        num_layers: how many layers.
+        output_dim: how wide the last layer is, which the output layer reads.
+        word_dropout: the rate for words of the vocabulary, whose vectors are zero all through a batch.
+        input_dropout: the rate for numbers of the vectors of words, the same ones at all positions of a row; so are
+            those of the next two.
+        layer_dropout: the rate for what goes from layer to layer.
+        output_dropout: the rate for what leaves the last layer.
+        weight_dropout: the rate for the hidden-to-hidden weights of every layer.
+        activation: how much the size of what leaves the last layer, dropped, adds to the loss in training.
+        temporal_activation: how much its change from position to position, before dropout, adds.
+        penalty: whether both are a "mean_square", as in the authors' code, or a "norm", as the paper prints them.
+    """
+
+    carries_state: ClassVar[bool] = True
+
+    input_dim: int = 400
+    hidden_dim: int = 1150
+    num_layers: int = 3
+    output_dim: int = 400
+    _: KW_ONLY
+    word_dropout: float = 0.1
+    input_dropout: float = 0.65
+    layer_dropout: float = 0.3
+    output_dropout: float = 0.4
+    weight_dropout: float = 0.5
+    activation: float = 2.0
+    temporal_activation: float = 1.0
+    penalty: Penalty = "mean_square"
+
+    def __post_init__(self) -> None:
+        check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim, output_dim=self.output_dim)
+        for name in DROPOUTS:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+        for name in ("activation", "temporal_activation"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
+        if self.penalty not in get_args(Penalty):
+            raise ValueError(f"penalty must be one of {get_args(Penalty)}, got {self.penalty!r}")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How wide each layer is; a single one is the last."""
+        return (*(self.hidden_dim,) * (self.num_layers - 1), self.output_dim)
+
+    def toy(self) -> Self:
+        """The same model at a size for tests."""
+        input_dim = 16 if self.input_dim == self.output_dim else 8
+        hidden_dim = 16 if self.hidden_dim == self.output_dim else 24
+        return replace(
+            self, input_dim=input_dim, hidden_dim=hidden_dim, num_layers=min(self.num_layers, 2), output_dim=16
+        )

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from anymax.models.language_model.model import LanguageModel, check_ids, check_output, check_vectors
 from anymax.models.lstm.config import LSTMConfig
-from anymax.models.lstm.layer import LSTMStack
-from anymax.models.lstm.state import RecurrentState
+from anymax.models.lstm.layer import LSTMStack, RecurrentState
 from anymax.vocabulary import OutputLayer
 
 

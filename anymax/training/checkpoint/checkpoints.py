@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from anymax.files import DamagedError, load_tensors, read_json
+from anymax.plain import from_plain
 from anymax.training.checkpoint.tensors import Tensors
-from anymax.training.plain import from_plain
 from anymax.training.progress import Evaluated
 from anymax.training.run_folder.folder import write_json
 from anymax.training.run_folder.lock import FolderLock

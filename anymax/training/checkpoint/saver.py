@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from anymax.distributed.ranks import Ranks
 from anymax.training.checkpoint.checkpoints import STATE, Checkpoint, Checkpoints, Divergence
 from anymax.training.checkpoint.tensors import (
     Tensors,
@@ -20,7 +21,6 @@ from anymax.training.checkpoint.tensors import (
 )
 from anymax.training.optim.updater import Updater
 from anymax.training.progress import Evaluated, Progress
-from anymax.training.ranks import Ranks
 from anymax.training.task import Batches, Task
 
 

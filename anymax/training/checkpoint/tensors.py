@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anymax.training.parallel import divided_as, own_part, whole
-from anymax.training.ranks import Ranks
+from anymax.distributed.ranks import Ranks
+from anymax.distributed.sharding import divided_as, own_part, whole
 
 Tensors = dict[str, Tensor]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from anymax.training.parallel import own_part
+from anymax.distributed.sharding import own_part
 
 # What is held for a parameter: its average, or in exchange for that its iterate.
 AVERAGE, ITERATE = "average", "iterate"

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from anymax.training.checks import check_counts, check_not_negative, check_positive, check_shares
-from anymax.training.optim.triggers import AtEpoch, NonMonotone, Trigger
+from anymax.checks import check_counts, check_not_negative, check_positive, check_shares
+from anymax.training.optim.schedules import AtEpoch, NonMonotone, Trigger
 
 if TYPE_CHECKING:
     from torch import nn
@@ -266,7 +266,7 @@ def _grouped(parameters: Parameters) -> list[Group]:
 
 def _are_sharded(groups: list[Group]) -> bool:
     """Whether FSDP2 divided them among ranks; torch fuses Adam for those, and no other."""
-    from anymax.training.parallel import own_part
+    from anymax.distributed.sharding import own_part
 
     return any(own_part(parameter) is not parameter for group in groups for parameter in group["params"])
 

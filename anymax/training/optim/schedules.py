@@ -1,14 +1,17 @@
-"""Learning rates over a run, in plain Python: the share of the optimizer's rate that each step takes.
+"""Learning rates over a run, in plain Python: the factor of the optimizer's learning rate at each step.
+
+Also the triggers, which decide when something begins or ends: by how evaluations went, or by the epoch.
 
 `step` is how many steps were taken before, so it runs from 0 to one less than the steps of the run.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Self, final
+from typing import ClassVar, Self, final
 
-from anymax.training.checks import check_counts, check_positive, check_shares
+from anymax.checks import check_counts, check_positive, check_shares
 
 
 class Schedule(ABC):
@@ -153,3 +156,55 @@ def _risen(step: int, warmup: int) -> float:
 
 def _fallen(share: float, minimum: float) -> float:
     return minimum + 0.5 * (1 - minimum) * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True)
+class NonMonotone:
+    """Once an evaluation is worse than the best of those that lie more than `window` back.
+
+    The earliest is the evaluation after `window` + 1 others. It counts evaluations, so evaluate once an epoch to count
+    epochs. Merity et al. 2018, as their code has it: the paper's listing compares with the last `window` instead.
+
+    Args:
+        window: how many evaluations before the last one do not count.
+    """
+
+    needs_evaluations: ClassVar[bool] = True
+
+    window: int = 5
+
+    def __post_init__(self) -> None:
+        check_counts(window=self.window)
+
+    def is_due(self, goals: Sequence[float], epochs: int) -> bool:
+        """Whether it is time.
+
+        Args:
+            goals: what evaluations gave so far, less being better. An undefined number is worse than any other.
+            epochs: how many epochs are over.
+        """
+        *earlier, last = [math.inf if math.isnan(goal) else goal for goal in goals] or [math.inf]
+        return len(earlier) > self.window and last > min(earlier[: -self.window])
+
+
+@dataclass(frozen=True)
+class AtEpoch:
+    """Once so many epochs are over.
+
+    Args:
+        epoch: how many; 0 is the first step.
+    """
+
+    needs_evaluations: ClassVar[bool] = False
+
+    epoch: int
+
+    def __post_init__(self) -> None:
+        check_counts(0, epoch=self.epoch)
+
+    def is_due(self, goals: Sequence[float], epochs: int) -> bool:
+        """Whether it is time; arguments as those of `NonMonotone`."""
+        return epochs >= self.epoch
+
+
+Trigger = NonMonotone | AtEpoch

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anymax.training.checks import check_not_negative
+from anymax.checks import check_not_negative
+from anymax.distributed.ranks import Ranks
+from anymax.distributed.sharding import drop_gathered, whole
+from anymax.plain import shown
 from anymax.training.config import Precision, RunConfig
 from anymax.training.optim.averaged_sgd import AveragedSGD
-from anymax.training.parallel import drop_gathered, whole
-from anymax.training.plain import shown
 from anymax.training.progress import Progress
-from anymax.training.ranks import Ranks
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # As torch clips: a norm of exactly the limit is scaled a little too.

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anymax.data.writing import replacing
-from anymax.files import DamagedError, read_json
+from anymax.files import DamagedError, read_json, replacing
+from anymax.plain import as_plain, shown
 from anymax.training.config import RunConfig, run_config
-from anymax.training.plain import as_plain, shown
 from anymax.training.run_folder.lock import is_free
 from anymax.training.task_config import TaskConfig
 from anymax.version import __version__

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from anymax.data.writing import replacing
-from anymax.files import DamagedError, check_file
+from anymax.files import DamagedError, check_file, replacing
 from anymax.training.reporting import EvaluationRecord, TrainRecord
 
 if TYPE_CHECKING:

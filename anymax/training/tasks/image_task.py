@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from anymax.data.images.config import ImageSet
 from anymax.data.images.images import Images, open_images
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
 from anymax.training.checkpoint.tensors import whole_copy
-from anymax.training.ranks import Ranks
 from anymax.training.task import Task
 
 # What evaluation draws is the same at every step and in every run.

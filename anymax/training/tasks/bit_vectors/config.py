@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from anymax.checks import check_counts
 from anymax.data.images.config import ImageSet
 from anymax.latent.config import (
     BitMappingConfig,
@@ -15,12 +16,11 @@ from anymax.latent.config import (
     SparseMapConfig,
     SumAndSampleConfig,
 )
-from anymax.training.checks import check_counts
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
-    from anymax.training.ranks import Ranks
+    from anymax.distributed.ranks import Ranks
     from anymax.training.tasks.bit_vectors.task import BitVectorTask
 
 

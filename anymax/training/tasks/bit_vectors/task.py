@@ -7,13 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches.batches import generator_of
-from anymax.data.batches.rows import RowBatches
+from anymax.data.batches.batches import RowBatches, generator_of
 from anymax.data.images.images import Images
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation.importance import log_likelihood
 from anymax.models.images.bit_vector_vae import BitVectorVAE, CodeLosses
-from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.bit_vectors.config import BitVectors
 from anymax.training.tasks.image_task import COLUMNS, GALLERY_SEED, ImageTask, Means, parts

@@ -6,13 +6,13 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.training.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive
 from anymax.training.task_config import TaskConfig
 from anymax.vocabulary.config import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
-    from anymax.training.ranks import Ranks
+    from anymax.distributed.ranks import Ranks
     from anymax.training.tasks.dirichlet.task import DirichletTask
 
 

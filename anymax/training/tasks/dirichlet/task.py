@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from anymax.data.batches.rows import RowBatches
+from anymax.data.batches.batches import RowBatches
 from anymax.data.dirichlet import draw_log_targets
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation.distributions import nearness
 from anymax.evaluation.rank.rank import matrix_rank
 from anymax.models.free_contexts import FreeContexts
 from anymax.models.language_model.building import output_rates
 from anymax.training.checkpoint.tensors import whole_copy
-from anymax.training.ranks import Ranks
 from anymax.training.task import Step, Task
 from anymax.training.tasks.dirichlet.config import Dirichlet
 

@@ -14,7 +14,7 @@ from anymax.data.text.corpus import Split
 from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adapting, gradient_sizes
 from anymax.evaluation.adaptation.config import Adaptation
 from anymax.evaluation.adaptation.dynamic import CARRIED_BLOCK
-from anymax.evaluation.perplexity.windows import FirstWindow, WindowKind
+from anymax.evaluation.perplexity.scoring import FirstWindow, WindowKind
 from anymax.training.tasks.language_modeling.config import Evaluation
 from anymax.training.tasks.language_modeling.task import SENTENCE_BLOCK, LanguageModelingTask
 

@@ -6,18 +6,17 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from anymax.data.batches.random_lengths import RandomLengths as RandomLengths
+from anymax.checks import check_counts
+from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.text.config import Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
-from anymax.training.checks import check_counts
-from anymax.training.report import EvaluationOptions
-from anymax.training.task_config import TaskConfig
+from anymax.training.task_config import EvaluationOptions, TaskConfig
 from anymax.vocabulary.config import SparseOutputConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
-    from anymax.training.ranks import Ranks
+    from anymax.distributed.ranks import Ranks
     from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 

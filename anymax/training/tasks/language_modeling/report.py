@@ -9,9 +9,9 @@ from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Figure, Table
 from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.evaluation import frequency as frequency_report
 from anymax.evaluation.adaptation.config import Adaptation
-from anymax.evaluation.frequency import display as frequency_report
-from anymax.training.report import Report
+from anymax.training.task_config import Report
 from anymax.training.tasks.language_modeling.adapted import adapted, reading_of
 from anymax.training.tasks.language_modeling.config import Evaluation
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
-from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches, share
+from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
+from anymax.distributed.ranks import Ranks, share
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
@@ -24,11 +25,10 @@ from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
 from anymax.training.progress import Totals
-from anymax.training.ranks import Ranks
-from anymax.training.report import Report
 from anymax.training.reporting import LOSS_PER_WORD
 from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
+from anymax.training.task_config import Report
 from anymax.training.tasks.language_modeling.config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
 
 # Tokens of the sample that is shown after training.

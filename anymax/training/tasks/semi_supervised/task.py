@@ -11,10 +11,10 @@ from anymax.data.batches.batches import draw_order, generator_of
 from anymax.data.images.images import Images
 from anymax.data.images.labelled import MixedBatches, MixedRows
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
 from anymax.latent import DenseMarginal
 from anymax.mappings import softmax, sparsemax
 from anymax.models.images.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
-from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import GALLERY_SEED, ImageTask, Means, parts
 from anymax.training.tasks.semi_supervised.config import SemiSupervised

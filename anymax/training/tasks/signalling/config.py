@@ -6,14 +6,14 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+from anymax.checks import check_counts, check_not_negative, check_positive
 from anymax.data.images.config import ImageSet
 from anymax.latent.config import EstimatorConfig, ScoreFunctionConfig, check_relaxable
-from anymax.training.checks import check_counts, check_not_negative, check_positive
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
-    from anymax.training.ranks import Ranks
+    from anymax.distributed.ranks import Ranks
     from anymax.training.tasks.signalling.task import SignallingTask
 
 

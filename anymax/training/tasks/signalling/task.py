@@ -10,10 +10,10 @@ from anymax.data.batches.batches import generator_of
 from anymax.data.images.games import GameBatches, Games, draws_games
 from anymax.data.images.images import Images
 from anymax.data.text.corpus import Split
+from anymax.distributed.ranks import Ranks
 from anymax.latent.marginal import sum_by_example
 from anymax.mappings import softmax, sparsemax
 from anymax.models.images.signalling_game import GameLosses, SignallingGame
-from anymax.training.ranks import Ranks
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import COLUMNS, EVALUATION_SEED, ImageTask, Means, parts
 from anymax.training.tasks.signalling.config import Signalling

@@ -1,0 +1,1 @@
+"""What the output layer of a trained language model can express."""

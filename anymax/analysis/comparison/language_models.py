@@ -1,0 +1,325 @@
+"""Several recipes side by side: their runs, over several seeds, as one table and as curves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Part, Row, Table, clean, legend_below
+from anymax.evaluation import Bin, FrequencyTable
+from anymax.evaluation.choices import EPSILON
+from anymax.evaluation.frequency import draw
+from anymax.files import read_json
+from anymax.training import read_metrics
+from anymax.training.run_folder.folder import SUMMARY, TESTED, reading_results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+COSTS = ("parameters", "words/s", "seconds", "memory")
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation on the way: words read, seconds trained, loss of the validation split, if by averaged weights."""
+
+    words: float
+    seconds: float
+    loss: float
+    is_averaged: bool = False
+
+
+class Chosen(NamedTuple):
+    """How often the likeliest word is right, and the epsilon-perplexity, as `Choices` has them."""
+
+    accuracy: float
+    epsilon_perplexity: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run left in its folder.
+
+    Args:
+        loss: on the test split, per word.
+        is_likelihood: whether the loss is in nats, so that its exponential is a perplexity.
+        words: of the training text that were read, those read again included.
+        seconds: of training, without evaluations and checkpoints.
+        memory: the most bytes the process held.
+        frequency: the loss by the training frequency of the word.
+        chosen: None where that was not measured.
+    """
+
+    recipe: str
+    seed: int
+    loss: float
+    is_likelihood: bool
+    unigram: float
+    bigram: float
+    parameters: int
+    words: float
+    seconds: float
+    memory: int
+    curve: tuple[Point, ...]
+    frequency: tuple[Bin, ...]
+    chosen: Chosen | None = None
+
+    @property
+    def score(self) -> float:
+        """The perplexity, or the loss where there is none."""
+        return math.exp(self.loss) if self.is_likelihood else self.loss
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A recipe over its seeds: means, but for the spread, which is the standard deviation of the score.
+
+    Args:
+        scores: the perplexity of each seed, or the loss where there is none.
+        chosen: None where that was not measured for all seeds.
+    """
+
+    recipe: str
+    is_likelihood: bool
+    scores: tuple[float, ...]
+    chosen: Chosen | None
+    parameters: int
+    words_per_second: float
+    seconds: float
+    memory: float
+
+    @property
+    def score(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+
+def takes(folder: Path) -> bool:
+    """Whether a finished run is one of a language model, which was tested by its perplexity."""
+    return "perplexity" in read_json(folder / TESTED)
+
+
+def read_result(folder: Path, recipe: str, seed: int) -> Result:
+    """What a finished run left."""
+    with reading_results(folder):
+        tested, summary = (read_json(folder / name) for name in (TESTED, SUMMARY))
+        choices = tested.get("choices")
+        words = summary["items"] * tested["train_words"] / tested["train_tokens"]
+        return Result(
+            recipe=recipe,
+            seed=seed,
+            loss=tested["perplexity"]["loss"],
+            is_likelihood=tested["perplexity"]["perplexity"] is not None,
+            unigram=tested["unigram"]["perplexity"],
+            bigram=tested["bigram"]["perplexity"],
+            parameters=summary["num_parameters"],
+            words=words,
+            seconds=summary["training_seconds"],
+            memory=summary["peak_memory_bytes"],
+            curve=tuple(_curve(folder, words / summary["steps"])),
+            frequency=FrequencyTable.from_dict(tested["by_frequency"]).by_word,
+            chosen=None if choices is None else Chosen(choices["accuracy"], choices["epsilon_perplexity"]),
+        )
+
+
+def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:
+    seconds, items, is_averaged = 0.0, 0, False
+    for record in read_metrics(folder):
+        if record["kind"] == "train":
+            seconds += (record["items"] - items) / record["items_per_second"]
+            items = record["items"]
+            is_averaged = bool(record["log"].get("averaging", False))
+        else:
+            yield Point(record["step"] * words_per_step, seconds, record["metrics"]["loss"], is_averaged)
+
+
+def rows_of(results: Sequence[Result]) -> list[Summary]:
+    """One row for each recipe, in their order."""
+    by_recipe: dict[str, list[Result]] = {}
+    for result in results:
+        by_recipe.setdefault(result.recipe, []).append(result)
+    return [
+        Summary(
+            recipe,
+            runs[0].is_likelihood,
+            tuple(run.score for run in runs),
+            _mean_chosen(runs),
+            runs[0].parameters,
+            statistics.fmean(run.words / run.seconds for run in runs),
+            statistics.fmean(run.seconds for run in runs),
+            statistics.fmean(run.memory for run in runs),
+        )
+        for recipe, runs in by_recipe.items()
+    ]
+
+
+def _mean_chosen(runs: Sequence[Result]) -> Chosen | None:
+    measured = [run.chosen for run in runs if run.chosen is not None]
+    if len(measured) < len(runs):
+        return None
+    return Chosen(*(statistics.fmean(of_runs) for of_runs in zip(*measured, strict=True)))
+
+
+def needs_choices(results: Sequence[Result]) -> bool:
+    """Whether perplexity does not compare them, since some have none."""
+    return any(not result.is_likelihood for result in results)
+
+
+def pooled_spread(rows: Sequence[Summary]) -> float | None:
+    """The standard deviation of perplexity over seeds, of all recipes together; None where no recipe has two seeds."""
+    rows = [row for row in rows if row.is_likelihood]
+    squares = [(score - row.score) ** 2 for row in rows for score in row.scores]
+    freedom = sum(len(row.scores) - 1 for row in rows)
+    return math.sqrt(sum(squares) / freedom) if freedom else None
+
+
+def verdict(row: Summary, rows: Sequence[Summary], spread: float | None) -> str:
+    """How far a row is behind the best, and whether seeds alone would explain it."""
+    if not row.is_likelihood:
+        return "a loss, no perplexity"
+    best = min((row for row in rows if row.is_likelihood), key=lambda row: row.score)
+    if row is best:
+        return "best"
+    behind = row.score - best.score
+    if spread is None:
+        return f"{behind:+.1f}"
+    # The standard error of the difference of two means.
+    error = spread * math.sqrt(1 / len(row.scores) + 1 / len(best.scores))
+    return f"{behind:+.1f}" if behind > 2 * error else f"{behind:+.1f}, within 2 errors"
+
+
+def page(results: Sequence[Result], command: str) -> Page:
+    """The table, what its columns mean, the curves, and the command that made it."""
+    parts: list[Part] = [Code(f"$ {command}"), table(results), Paragraph(_meaning(results), is_dim=True)]
+    if any(result.is_likelihood for result in results):
+        parts.append(figure(results))
+    return Page("Recipes side by side", tuple(parts))
+
+
+def table(results: Sequence[Result]) -> Table:
+    """A row for each recipe, with its choices where some have no perplexity, and below them models that count."""
+    choices = ("accuracy", "eps-perplexity") if needs_choices(results) else ()
+    columns = ("recipe", "test", "spread", "behind", *choices, *COSTS)
+    blank, some = ("",) * (len(columns) - 2), results[0]
+    rows = (
+        *_rows(results),
+        ("interpolated bigram", f"{some.bigram:.2f}", *blank),
+        ("unigram", f"{some.unigram:.2f}", *blank),
+    )
+    return Table(columns, rows)
+
+
+def _rows(results: Sequence[Result]) -> Iterator[Row]:
+    rows = rows_of(results)
+    spread = pooled_spread(rows)
+    for row in rows:
+        yield (
+            row.recipe,
+            f"{row.score:.2f}" if row.is_likelihood else f"{row.score:.4f}",
+            "" if row.spread is None else f"{row.spread:.2f}" if row.is_likelihood else f"{row.spread:.4f}",
+            verdict(row, rows, spread),
+            *(_shown(row.chosen) if needs_choices(results) else ()),
+            f"{row.parameters:,}",
+            f"{row.words_per_second:,.0f}",
+            f"{row.seconds:,.0f}",
+            f"{row.memory / 1e6:,.0f} MB",
+        )
+
+
+def _shown(chosen: Chosen | None) -> tuple[str, str]:
+    return ("", "") if chosen is None else (f"{chosen.accuracy:.2%}", f"{chosen.epsilon_perplexity:.2f}")
+
+
+def _meaning(results: Sequence[Result]) -> str:
+    """Of the columns."""
+    seeds = sorted({result.seed for result in results})
+    spread = pooled_spread(rows_of(results))
+    pooled = "" if spread is None else f", {spread:.2f} pooled over all recipes"
+    of_choices = (
+        "`accuracy`: how often the likeliest word is right. `eps-perplexity`: of probabilities with "
+        f"{EPSILON:g} added to each, which those without a perplexity have too; their `test` is the loss they train. "
+    )
+    return (
+        f"`test`: perplexity per word of the test split, the mean over seeds {', '.join(map(str, seeds))}. `spread`: "
+        f"its standard deviation over seeds{pooled}. `behind`: the distance to the best; what lies within two standard "
+        f"errors may be luck. {of_choices if needs_choices(results) else ''}`words/s` and `seconds`: of training, "
+        "words counted alike whatever a recipe cuts them into. `memory`: the most that the process held."
+    )
+
+
+def figure(results: Sequence[Result]) -> Figure:
+    """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
+
+    At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average,
+    a diamond for a run that was evaluated once.
+    """
+    # Losses of another kind are no neighbours of nats.
+    results = [result for result in results if result.is_likelihood]
+    colours = {recipe: COLOURS[i % len(COLOURS)] for i, recipe in enumerate(dict.fromkeys(r.recipe for r in results))}
+
+    def draw_all(canvas: Canvas) -> None:
+        by_words, by_seconds, by_frequency = canvas.subplots(1, 3)
+        _draw_curves(by_words, results, colours, "words")
+        _draw_curves(by_seconds, results, colours, "seconds")
+        by_words.set(title="Validation perplexity by words read", xlabel="million words", ylabel="perplexity per word")
+        by_seconds.set(
+            title="Validation perplexity by time", xlabel="seconds of training", ylabel="perplexity per word"
+        )
+        draw(by_frequency, {recipe: _mean_bins(results, recipe) for recipe in colours})
+        by_frequency.set(title="Test loss by training frequency", xlabel="count up to; share of the words")
+        by_frequency.set_ylabel("loss per word")
+        legend_below(canvas, by_words)
+
+    return Figure(
+        "Validation perplexity in training, and test loss by the frequency of words", draw_all, size=(15, 4.8)
+    )
+
+
+def _draw_curves(axes: Axes, results: Sequence[Result], colours: Mapping[str, str], by: str) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, ScalarFormatter
+
+    drawn = set()
+    for result in results:
+        places = [point.words / 1e6 if by == "words" else point.seconds for point in result.curve]
+        label = None if result.recipe in drawn else result.recipe
+        drawn.add(result.recipe)
+        reached = [math.exp(point.loss) for point in result.curve]
+        # A line needs two points; a run that was evaluated once is a diamond.
+        marker = "D" if len(reached) == 1 else ""
+        axes.plot(places, reached, color=colours[result.recipe], label=label, linewidth=1.4, marker=marker)
+        first = next((i for i, point in enumerate(result.curve) if point.is_averaged), 0)
+        if first > 0:
+            axes.plot(places[first - 1], reached[first - 1], "o", color=colours[result.recipe])
+    if all(len(result.curve) == 1 for result in results):
+        # Of single points matplotlib shows a sliver around the first.
+        axes.set_xlim(left=0)
+    scores = {math.exp(point.loss) for result in results for point in result.curve}
+    if len(scores) == 1:
+        # A logarithmic axis needs two ends.
+        axes.set_ylim(min(scores) / 2, 2 * min(scores))
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Curves that lie close together have hardly a power of ten between them.
+    axes.yaxis.set_major_locator(MaxNLocator(8) if high < 5 * low else LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.minorticks_off()
+    clean(axes)
+
+
+def _mean_bins(results: Sequence[Result], recipe: str) -> list[Bin]:
+    """The bins of a recipe, with the mean of their losses over seeds."""
+    of_seeds = zip(*(result.frequency for result in results if result.recipe == recipe), strict=True)
+    return [
+        replace(bins[0], loss=statistics.fmean(bin.loss for bin in bins if bin.loss is not None))
+        if bins[0].num_words
+        else bins[0]
+        for bins in of_seeds
+    ]

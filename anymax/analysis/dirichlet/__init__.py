@@ -1,0 +1,1 @@
+"""The Dirichlet experiment over outputs, dimensions and concentrations."""

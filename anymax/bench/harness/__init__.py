@@ -1,0 +1,1 @@
+"""Timing, memory, the machine, peers, and the report of every benchmark."""

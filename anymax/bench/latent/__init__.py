@@ -1,0 +1,1 @@
+"""Discrete latents: estimators, a costly decoder, SparseMAP."""

@@ -1,0 +1,1 @@
+"""Training steps of AWD-LSTMs against plain torch."""

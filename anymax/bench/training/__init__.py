@@ -1,0 +1,1 @@
+"""Training steps of Transformer language models against plain torch."""

@@ -1,1 +1,0 @@
-"""Loss by the frequency of words."""

@@ -1,1 +1,0 @@
-"""Models that count words, to compare with."""

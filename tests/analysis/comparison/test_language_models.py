@@ -1,0 +1,161 @@
+"""Several runs in one table: means and spreads over seeds, and what may be luck."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anymax.analysis.comparison import language_models as comparison
+from anymax.analysis.comparison.language_models import Chosen, Point, Result
+from anymax.display import COLOURS
+from anymax.evaluation import Bin, FrequencyTable
+
+
+def result(recipe: str, seed: int, perplexity: float) -> Result:
+    curve = (Point(1e5, 10.0, math.log(2 * perplexity)), Point(2e5, 20.0, math.log(perplexity)))
+    frequency = (Bin(None, 10, 25, 0.25, 9.0), Bin(10, 100, 75, 0.75, 3.0), Bin(100, None, 0, 0.0, None))
+    return Result(
+        recipe, seed, math.log(perplexity), True, 900.0, 300.0, 1_000, 2e5, 20.0, 50_000_000, curve, frequency
+    )
+
+
+NEAR = [result("a", 1, 100), result("a", 2, 104), result("b", 1, 102), result("b", 2, 106), result("c", 1, 150)]
+
+
+def write_run(folder: Path, *, items: int, train_words: int, train_tokens: int) -> None:
+    (folder / "evaluations").mkdir(parents=True)
+    perplexity = {"loss": 5.0, "perplexity": math.exp(5)}
+    bins = FrequencyTable((Bin(None, 10, 7, 1.0, 5.0),), (Bin(None, None, 7, 1.0, 5.0),)).as_dict()
+    tested = {"perplexity": perplexity, "unigram": {"perplexity": 9.0}, "bigram": {"perplexity": 8.0}}
+    tested |= {"by_frequency": bins, "train_words": train_words, "train_tokens": train_tokens}
+    tested |= {"choices": {"accuracy": 0.25, "epsilon_perplexity": 90.0}}
+    (folder / "evaluations" / "test.json").write_text(json.dumps(tested))
+    summary = {"items": items, "steps": 4, "num_parameters": 7, "training_seconds": 6.0, "peak_memory_bytes": 100}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    records = [
+        {"kind": "train", "step": 2, "loss": 6.5, "items": items // 2, "items_per_second": items / 4, "log": {}},
+        {"kind": "evaluation", "step": 2, "metrics": {"loss": 6.0}},
+        {
+            "kind": "train",
+            "step": 4,
+            "loss": 6.0,
+            "items": items,
+            "items_per_second": items / 8,
+            "log": {"averaging": 1.0},
+        },
+        {"kind": "evaluation", "step": 4, "metrics": {"loss": 5.5}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_training(tmp_path: Path):
+    write_run(tmp_path / "run", items=1_200, train_words=1_000, train_tokens=1_500)
+    read = comparison.read_result(tmp_path / "run", "bpe", 3)
+    assert (read.words, read.seconds, read.parameters, read.memory) == (800, 6.0, 7, 100)
+    assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
+    assert read.chosen == (0.25, 90.0)
+    assert [point.is_averaged for point in read.curve] == [False, True]
+    assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
+    assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
+
+
+def test_results_that_lack_something_are_named_with_their_folder(tmp_path: Path):
+    write_run(tmp_path / "run", items=1_200, train_words=1_000, train_tokens=1_500)
+    tested = json.loads((tmp_path / "run" / "evaluations" / "test.json").read_text())
+    # The first is what `anymax evaluate --no-baselines` writes.
+    for wrong in ({"unigram": None}, {"train_tokens": 0}, {"choices": {}}, {"by_frequency": 3}, {"perplexity": []}):
+        (tmp_path / "run" / "evaluations" / "test.json").write_text(json.dumps(tested | wrong))
+        with pytest.raises(ValueError, match=r"run must hold the results of a finished run, but .*; measure it with"):
+            comparison.read_result(tmp_path / "run", "bpe", 3)
+    (tmp_path / "run" / "summary.json").write_text("[" * 99_999)
+    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
+        comparison.read_result(tmp_path / "run", "bpe", 3)
+
+
+def test_a_row_has_the_mean_and_the_spread_over_seeds():
+    row, _, alone = comparison.rows_of(NEAR)
+    assert row.score == pytest.approx(102) and row.spread == pytest.approx(math.sqrt(8))
+    assert alone.spread is None
+    assert comparison.pooled_spread(comparison.rows_of(NEAR)) == pytest.approx(math.sqrt(8))
+    assert comparison.pooled_spread(comparison.rows_of(NEAR[::2])) is None
+
+
+def test_a_difference_that_seeds_explain_is_told_from_one_they_do_not():
+    rows = comparison.rows_of(NEAR)
+    spread = comparison.pooled_spread(rows)
+    assert [comparison.verdict(row, rows, spread) for row in rows] == ["best", "+2.0, within 2 errors", "+48.0"]
+    assert comparison.verdict(rows[1], rows, None) == "+2.0"
+
+
+def test_a_loss_that_is_no_likelihood_is_never_ranked_as_a_perplexity():
+    sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    rows = comparison.rows_of([*NEAR, sparse])
+    assert rows[-1].score == 1.5
+    assert comparison.verdict(rows[-1], rows, 1.0) == "a loss, no perplexity"
+    assert comparison.verdict(rows[0], rows, 1.0) == "best"
+
+
+def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
+    assert "accuracy" not in comparison.table(NEAR).columns and not comparison.needs_choices(NEAR)
+    chosen = [replace(each, chosen=Chosen(0.2 + each.seed / 100, 100.0 + each.seed)) for each in NEAR]
+    sparse = replace(chosen[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    shown = comparison.table([*chosen, sparse])
+    table = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
+    assert [row["accuracy"] for row in table] == ["21.50%", "21.50%", "21.00%", "21.00%", "", ""]
+    assert [row["eps-perplexity"] for row in table] == ["101.50", "101.50", "101.00", "101.00", "", ""]
+    assert [row["test"] for row in table][-3] == "1.5000"
+    page = comparison.page([*NEAR, sparse], "anymax compare a sparse").markdown()
+    assert "| accuracy |" in page and "1e-06 added" in page
+    # One seed that was not measured leaves the mean out.
+    assert comparison.rows_of([chosen[0], NEAR[1]])[0].chosen is None
+
+
+def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
+    page = comparison.page(NEAR, "anymax compare a b c").markdown()
+    cells = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
+    assert cells == ["recipe", "a", "b", "c", "interpolated bigram", "unigram"]
+    assert "2.83 pooled" in page and "anymax compare a b c" in page
+
+
+def test_the_picture_is_drawn_with_every_recipe_that_has_a_perplexity(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    comparison.figure(NEAR).save(tmp_path / "picture.png")
+    drawn = (tmp_path / "picture.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    comparison.figure([*NEAR, sparse]).save(tmp_path / "same.png")
+    assert (tmp_path / "same.png").read_bytes() == drawn
+    first, last = NEAR[0].curve
+    averaged = replace(NEAR[0], curve=(first, replace(last, is_averaged=True)))
+    comparison.figure([averaged, *NEAR[1:]]).save(tmp_path / "dot.png")
+    assert (tmp_path / "dot.png").read_bytes() != drawn
+
+
+def test_a_run_that_was_evaluated_once_is_seen_as_a_point(tmp_path: Path):
+    image = pytest.importorskip("matplotlib.image")
+    comparison.figure([replace(each, curve=each.curve[-1:]) for each in NEAR]).save(tmp_path / "once.png")
+    comparison.figure([replace(NEAR[0], curve=NEAR[0].curve[-1:])]).save(tmp_path / "one.png")
+    comparison.figure([replace(each, curve=()) for each in NEAR]).save(tmp_path / "never.png")
+    once, never = (image.imread(tmp_path / name)[:, :600, :3] for name in ("once.png", "never.png"))
+    colour = [int(COLOURS[0][place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    for picture, is_seen in ((once, True), (never, False)):
+        # Above the legend, which has the colours of all recipes.
+        pixels = (abs(picture[:450] - colour) < 0.01).all(axis=2).sum()
+        assert (pixels > 50) == is_seen
+
+
+def test_without_any_perplexity_there_is_no_picture():
+    sparse = [replace(each, loss=1.5, is_likelihood=False) for each in NEAR]
+    assert comparison.page(sparse, "").figures == [] and len(comparison.page(NEAR, "").figures) == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(148.0, 375.0), (60.0, 20_000.0), (100.0, 5_000.0), (150.0, 170.0)])
+def test_the_axis_of_perplexities_has_ticks_from_where_curves_end_to_where_they_begin(low: float, high: float):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    curve = (Point(1e6, 1.0, math.log(high)), Point(2e6, 2.0, math.log(low)))
+    comparison._draw_curves(axes, [replace(result("one", 1, low), curve=curve)], {"one": "black"}, "words")
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(ticks) >= 3 and ticks[0] < 1.8 * low and ticks[-1] > high / 1.8
