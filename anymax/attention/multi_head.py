@@ -61,7 +61,7 @@ class MultiHeadAttention(nn.Module):
                 "change num_heads"
             )
         if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout must lie between 0 and 1, got {dropout}")
+            raise ValueError(f"dropout must be between 0 and 1, got {dropout}")
         _check_mapping(mapping)
         kv_dim = model_dim if kv_dim is None else kv_dim
         self.num_heads = num_heads

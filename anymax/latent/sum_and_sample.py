@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.latent.choice import Choice
 from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_losses, without_value
 from anymax.latent.latent import Latent, draw
 from anymax.latent.marginal import sum_by_example
 from anymax.latent.score_function import RunningMean
-from anymax.mappings.arguments import check_positive
 
 
 class SumAndSample(Estimator):
@@ -37,7 +37,7 @@ class SumAndSample(Estimator):
 
     def __init__(self, top: int = 1, *, baseline: Literal["average"] | None = None) -> None:
         super().__init__()
-        check_positive(top=top)
+        check_counts(top=top)
         if baseline not in (None, "average"):
             raise ValueError(f'baseline must be None or "average", got {baseline!r}')
         self.top = top

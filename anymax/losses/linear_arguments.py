@@ -14,7 +14,7 @@ def check_options(reduction: str, label_smoothing: float, memory_budget: int | N
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
     if memory_budget is not None and (isinstance(memory_budget, bool) or not isinstance(memory_budget, int)):
         came = type(memory_budget).__name__
         raise TypeError(f"memory_budget must be a whole number of bytes, got {came}; leave it out for the default")

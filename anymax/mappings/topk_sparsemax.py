@@ -39,4 +39,4 @@ def _check_k(k: int, scores: Tensor, dim: int) -> None:
         raise TypeError(f"k must be an integer, got {type(k).__name__}")
     # Nothing to choose from gives nothing, whatever k is.
     if not 1 <= k <= (n or k):
-        raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")
+        raise ValueError(f"k must be between 1 and the {n} entries along dim {dim}, got {k}")

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.regularizers.rate import check_rate
+from anymax.checks import check_shares
 
 
 def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: bool) -> Tensor:
@@ -17,7 +17,7 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
 
     Gal and Ghahramani 2016.
     """
-    check_rate(rate)
+    check_shares(rate=rate)
     if not training or rate == 0:
         return vectors
     if not -vectors.dim() <= dim < vectors.dim():
@@ -34,7 +34,7 @@ class VariationalDropout(nn.Module):
 
     def __init__(self, rate: float, *, dim: int) -> None:
         super().__init__()
-        check_rate(rate)
+        check_shares(rate=rate)
         self.rate = rate
         self.dim = dim
 

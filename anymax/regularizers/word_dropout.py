@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.regularizers.rate import check_rate
+from anymax.checks import check_shares
 
 
 def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float, *, training: bool) -> Tensor:
@@ -21,7 +21,7 @@ def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float
 
     Gal and Ghahramani 2016; Merity et al. 2018.
     """
-    check_rate(rate)
+    check_shares(rate=rate)
     if vectors.shape[:-1] != ids.shape:
         raise ValueError(
             f"vectors must have the shape of ids and one more dimension, got {tuple(vectors.shape)} for ids of shape "

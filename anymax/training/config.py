@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from anymax.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive, given
 from anymax.plain import from_plain, shown
 from anymax.training.optim.optimizers import (
     AdagradConfig,
@@ -91,10 +91,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"exactly one of steps and epochs must be given, got {self.steps} and {self.epochs}")
-        check_counts(steps=self.steps, accumulate=self.accumulate, threads=self.threads, log_every=self.log_every)
+        check_counts(
+            accumulate=self.accumulate, log_every=self.log_every, **given(steps=self.steps, threads=self.threads)
+        )
         check_counts(checkpoint_every=self.checkpoint_every, keep=self.keep)
         self._check_evaluations()
-        check_positive(epochs=self.epochs, clip=self.clip)
+        check_positive(**given(epochs=self.epochs, clip=self.clip))
         if self.epochs is not None and self.epochs > MOST_EPOCHS:
             raise ValueError(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs:,.0f}; give steps instead")
         check_counts(0, seed=self.seed)
@@ -152,7 +154,7 @@ class RunConfig:
             if every != "epoch":
                 raise ValueError(f"evaluate_every must be a number of steps, 'epoch' or None, got {every!r}")
         else:
-            check_counts(evaluate_every=every)
+            check_counts(**given(evaluate_every=every))
         for name, trigger in (("stop", self.stop), ("optimizer.begin", self.optimizer.waits_for)):
             if trigger is not None and trigger.needs_evaluations and every is None:
                 raise ValueError(

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 from anymax.vocabulary.bands import Bands
 from anymax.vocabulary.fixed_input import check_ids, check_index
 
@@ -24,7 +24,7 @@ class AdaptiveInput(nn.Module):
 
     def __init__(self, bands: Bands, model_dim: int, *, padding_index: int | None = None) -> None:
         super().__init__()
-        check_positive(model_dim=model_dim)
+        check_counts(model_dim=model_dim)
         check_index("padding_index", padding_index, bands.vocabulary_size)
         self.bands = bands
         self.padding_index = padding_index

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.checks import check_shares
 from anymax.losses import linear_cross_entropy
 from anymax.vocabulary.bands import Bands
-from anymax.vocabulary.output import OutputLayer, TopK, check_share, draw, refuse_label_smoothing, widened
+from anymax.vocabulary.output import OutputLayer, TopK, draw, refuse_label_smoothing, widened
 
 # The target of tokens that do not count in a band. The caller's ignore_index could be a place within it, and any number
 # near zero a target that is wrong.
@@ -61,7 +62,7 @@ class AdaptiveOutput(OutputLayer):
     ) -> None:
         refuse_label_smoothing("AdaptiveOutput", label_smoothing)
         super().__init__(bands.vocabulary_size, model_dim, ignore_index=ignore_index, memory_budget=memory_budget)
-        check_share("softmax_input_dropout", softmax_input_dropout)
+        check_shares(softmax_input_dropout=softmax_input_dropout)
         self.bands = bands
         self.tail_dropout = _rate_per_tail(tail_dropout, bands.num_bands - 1)
         self.softmax_input_dropout = softmax_input_dropout
@@ -194,7 +195,7 @@ def _rate_per_tail(rate: float | Sequence[float], num_tails: int) -> tuple[float
     if len(rates) != num_tails:
         raise ValueError(f"tail_dropout must be one rate, or one for each of the {num_tails} tails, got {rate}")
     for each in rates:
-        check_share("tail_dropout", each)
+        check_shares(tail_dropout=each)
     return rates
 
 

@@ -83,7 +83,7 @@ class Bands:
             num_specials: words at the front whose counts need not fall.
         """
         if counts is not None:
-            check_counts(counts, vocabulary_size, num_specials)
+            check_word_counts(counts, vocabulary_size, num_specials)
         return cls(vocabulary_size, tuple(cutoffs), _dims(len(cutoffs) + 1, dim, factor, dims))
 
     @classmethod
@@ -167,7 +167,7 @@ class Bands:
         return band
 
 
-def check_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) -> None:
+def check_word_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) -> None:
     """Counts are given for every word, are not negative, and fall from word to word after the special ones."""
     values = counts.tolist() if hasattr(counts, "tolist") else list(counts)
     if len(values) != vocabulary_size:
@@ -176,7 +176,9 @@ def check_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) ->
             "special words need a count too, which may be 0"
         )
     if not 0 <= num_specials <= vocabulary_size:
-        raise ValueError(f"num_specials must lie from 0 to the vocabulary size {vocabulary_size}, got {num_specials}")
+        raise ValueError(
+            f"num_specials must be between 0 and the vocabulary size {vocabulary_size}, got {num_specials}"
+        )
     for word, count in enumerate(values):
         # Written so that NaN fails too.
         if not 0 <= count < float("inf"):

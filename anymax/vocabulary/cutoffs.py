@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anymax.vocabulary.bands import Counts, check_counts
+from anymax.vocabulary.bands import Counts, check_word_counts
 
 # A measurement stops at products this slow or this large.
 LONG_ENOUGH = 0.03
@@ -123,7 +123,7 @@ def optimal_cutoffs(
     """
     mass_V = prefix_sums(counts)
     size, num_tails = len(mass_V) - 1, num_bands - 1
-    check_counts(counts, size, num_specials)
+    check_word_counts(counts, size, num_specials)
     smallest = _smallest_head(mass_V, num_tails, min_head, min_head_mass)
     # In units where the scores of a band are its rows times the count of its words: exact for integer counts.
     floor = cost.floor * mass_V[-1].item() / cost.num_tokens
@@ -167,7 +167,7 @@ def _smallest_head(mass_V: Tensor, num_tails: int, min_head: int, min_head_mass:
     if min_head < 1:
         raise ValueError(f"min_head must be at least 1, got {min_head}")
     if not 0 <= min_head_mass <= 1:
-        raise ValueError(f"min_head_mass must lie from 0 to 1, got {min_head_mass}")
+        raise ValueError(f"min_head_mass must be between 0 and 1, got {min_head_mass}")
     smallest = max(min_head, int(torch.searchsorted(mass_V, min_head_mass * mass_V[-1])))
     if smallest + num_tails > size:
         raise ValueError(

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive, check_values
+from anymax.checks import check_counts
+from anymax.mappings.arguments import check_values
 
 
 class FixedInput(nn.Module):
@@ -28,7 +29,7 @@ class FixedInput(nn.Module):
     ) -> None:
         super().__init__()
         dim = model_dim if dim is None else dim
-        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
+        check_counts(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
         check_index("padding_index", padding_index, vocabulary_size)
         self.padding_index = padding_index
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))

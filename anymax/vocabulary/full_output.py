@@ -2,8 +2,9 @@
 
 from torch import Tensor, nn
 
+from anymax.checks import check_shares
 from anymax.losses import linear_cross_entropy
-from anymax.vocabulary.output import TableOutput, check_share
+from anymax.vocabulary.output import TableOutput
 
 
 class FullOutput(TableOutput):
@@ -37,7 +38,7 @@ class FullOutput(TableOutput):
         super().__init__(
             vocabulary_size, model_dim, dim=dim, bias=bias, ignore_index=ignore_index, memory_budget=memory_budget
         )
-        check_share("label_smoothing", label_smoothing)
+        check_shares(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.transform = transform
 

@@ -6,9 +6,9 @@ A single softmax over d-dimensional vectors gives log-probabilities of rank d + 
 import torch
 from torch import Tensor, nn
 
+from anymax.checks import check_counts, check_shares
 from anymax.losses import linear_mixture_loss
-from anymax.mappings.arguments import check_positive
-from anymax.vocabulary.output import TableOutput, check_share, refuse_label_smoothing, widened
+from anymax.vocabulary.output import TableOutput, refuse_label_smoothing, widened
 
 
 class MixtureOutput(TableOutput):
@@ -51,7 +51,7 @@ class MixtureOutput(TableOutput):
         memory_budget: int | None = None,
     ) -> None:
         refuse_label_smoothing("MixtureOutput", label_smoothing)
-        check_positive(num_experts=num_experts)
+        check_counts(num_experts=num_experts)
         super().__init__(
             vocabulary_size,
             model_dim,
@@ -65,7 +65,7 @@ class MixtureOutput(TableOutput):
         self.prior = nn.Linear(model_dim, num_experts, bias=False)
         self.latent = nn.Linear(model_dim, num_experts * self.dim)
         if not isinstance(latent_dropout, nn.Module):
-            check_share("latent_dropout", latent_dropout)
+            check_shares(latent_dropout=latent_dropout)
             latent_dropout = nn.Dropout(latent_dropout)
         self.latent_dropout = latent_dropout
         self.transform = transform

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.losses.blocks import MOST_BUDGET
-from anymax.mappings.arguments import check_device, check_positive, check_values, computed_in
+from anymax.mappings.arguments import check_device, check_values, computed_in
 
 # Scores, log-probabilities, and what choosing among them makes: so many matrices of the size of a block are alive at
 # once.
@@ -49,9 +50,9 @@ class OutputLayer(nn.Module, ABC):
 
     def __init__(self, vocabulary_size: int, model_dim: int, *, ignore_index: int, memory_budget: int | None) -> None:
         super().__init__()
-        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
+        check_counts(vocabulary_size=vocabulary_size, model_dim=model_dim)
         if memory_budget is not None:
-            check_positive(memory_budget=memory_budget)
+            check_counts(memory_budget=memory_budget)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.ignore_index = ignore_index
@@ -79,7 +80,7 @@ class OutputLayer(nn.Module, ABC):
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
         """The k likeliest words of every token. Carries no gradient."""
-        check_positive(k=k)
+        check_counts(k=k)
         if k > self.vocabulary_size:
             raise ValueError(f"k must be at most the vocabulary size, {self.vocabulary_size}, got {k}")
         best = [self._topk_rows(hidden_BD, k) for hidden_BD in self._row_blocks(hidden)]
@@ -144,11 +145,6 @@ class OutputLayer(nn.Module, ABC):
         )
 
 
-def check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
-
-
 def refuse_label_smoothing(layer: str, label_smoothing: float) -> None:
     """For layers that cannot spread a target over all words at their price."""
     if label_smoothing != 0:
@@ -203,7 +199,7 @@ class TableOutput(OutputLayer):
     ) -> None:
         super().__init__(vocabulary_size, model_dim, ignore_index=ignore_index, memory_budget=memory_budget)
         dim = model_dim if dim is None else dim
-        check_positive(dim=dim)
+        check_counts(dim=dim)
         self.dim = dim
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))
         needs_projection = projected and dim != model_dim

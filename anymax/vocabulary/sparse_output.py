@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from anymax.checks import check_shares
 from anymax.losses import linear_entmax_loss
 from anymax.mappings.entmax import Entmax, LearnedEntmax
-from anymax.vocabulary.output import TableOutput, check_share
+from anymax.vocabulary.output import TableOutput
 
 
 class SparseOutput(TableOutput):
@@ -51,7 +52,7 @@ class SparseOutput(TableOutput):
         super().__init__(
             vocabulary_size, model_dim, dim=dim, bias=bias, ignore_index=ignore_index, memory_budget=memory_budget
         )
-        check_share("label_smoothing", label_smoothing)
+        check_shares(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         if learn_alpha and not 1 < alpha < 2:
             raise ValueError(

@@ -143,7 +143,7 @@ def test_minus_infinity_is_refused_or_raised_to_a_number_by_name() -> None:
         ([torch.zeros(3, 5)], {}, "matrices of 4 floating-point columns"),
         ([torch.zeros(3, 4)], {"tolerance": "small"}, "tolerance must be a number or one of"),
         ([torch.zeros(3, 4)], {"tolerance": -1.0}, "tolerance must be a finite number"),
-        ([torch.zeros(3, 4)], {"shares": [0.0]}, "share must lie between 0 and 1, got 0.0"),
+        ([torch.zeros(3, 4)], {"shares": [0.0]}, "share must be between 0 and 1, got 0.0"),
         ([torch.zeros(3, 4)], {"method": "qr"}, r"method must be one of \('svd', 'gram'\) or None, got 'qr'"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anymax.analysis.bottleneck.words import lost_to_rank
+from anymax.checks import check_counts
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.evaluation import (
@@ -25,7 +26,6 @@ from anymax.evaluation import (
 )
 from anymax.evaluation.ngrams import neighbours
 from anymax.evaluation.rank.rank import ToleranceRule
-from anymax.mappings.arguments import check_positive
 from anymax.training.tasks.language_modeling.adapted import reading_of
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
@@ -123,7 +123,7 @@ def measure_bottleneck(
         most: how many of the words that lose to name.
         tolerance, clamp, memory_limit: as in `matrix_rank`.
     """
-    check_positive(contexts=contexts, words=words, most=most)
+    check_counts(contexts=contexts, words=words, most=most)
     tokens = task.prepared.split(split).tokens()[:contexts]
     output = task.model.output
     num_words = min(words, output.vocabulary_size)

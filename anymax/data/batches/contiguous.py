@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Batches, Spans, generator_of
 from anymax.data.batches.config import RandomLengths
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 
 class Cuts(NamedTuple):
@@ -48,7 +48,7 @@ class ContiguousBatches(Batches):
         world_size: int = 1,
     ) -> None:
         super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
-        check_positive(batch_size=batch_size, block=block)
+        check_counts(batch_size=batch_size, block=block)
         if len(tokens) < batch_size:
             raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")
         self.batch_size = batch_size

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Epochs, generator_of
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 
 class Games(NamedTuple):
@@ -43,7 +43,7 @@ class GameBatches(Epochs[Games]):
         world_size: int = 1,
     ) -> None:
         super().__init__(rank=rank, world_size=world_size)
-        check_positive(num_candidates=num_candidates, batch_size=batch_size, num_batches=num_batches)
+        check_counts(num_candidates=num_candidates, batch_size=batch_size, num_batches=num_batches)
         self.draw = draws_games(labels, num_candidates, distinct)
         self.num_images = len(labels)
         self.num_candidates = num_candidates

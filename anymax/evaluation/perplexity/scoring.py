@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import IGNORE_INDEX, check_stream, fill_read
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 from anymax.models.language_model.model import LanguageModel, evaluating
 
 BATCH_TOKENS = 8192
@@ -237,9 +237,9 @@ def _check(
     world_size: int,
 ) -> None:
     check_stream(tokens)
-    check_positive(block=block, rows=rows, batch_tokens=batch_tokens, world_size=world_size)
+    check_counts(block=block, rows=rows, batch_tokens=batch_tokens, world_size=world_size)
     if not 0 <= context < block:
-        raise ValueError(f"context must lie from 0 to {block - 1}, one less than block, got {context}")
+        raise ValueError(f"context must be between 0 and {block - 1}, one less than block, got {context}")
     if windows not in get_args(WindowKind):
         raise ValueError(f"windows must be one of {get_args(WindowKind)}, got {windows!r}")
     if first_window not in get_args(FirstWindow):
@@ -247,7 +247,7 @@ def _check(
     if rows > len(tokens):
         raise ValueError(f"rows must be at most the {len(tokens)} tokens there are, got {rows}")
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
+        raise ValueError(f"rank must be between 0 and {world_size - 1}, one less than world_size, got {rank}")
 
 
 def _sentence_end(tokens: Tensor, start: int, end: int, eos: int, *, which: int) -> int:

@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.evaluation.perplexity.predicted import predictions
 from anymax.evaluation.perplexity.scoring import Progress, WindowKind, language_model
 from anymax.evaluation.rank.spectrum import Method, Spectrum, singular_values
-from anymax.mappings.arguments import check_positive
 
 ToleranceRule = Literal["press", "numpy"]
 
@@ -169,7 +169,7 @@ def log_prob_rank(
     """
     size = language_model(model).output.vocabulary_size
     num_words = size if words is None else words
-    check_positive(words=num_words)
+    check_counts(words=num_words)
     if num_words > size:
         raise ValueError(f"words must be at most the vocabulary size, {size}, got {words}")
     predicted = predictions(model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress)
@@ -188,7 +188,7 @@ def log_prob_rank(
 def effective_rank(singular_values: Tensor, share: float) -> int:
     """The fewest of the largest singular values whose squares sum up to all but a `share` of the whole."""
     if not 0 < share < 1:
-        raise ValueError(f"share must lie between 0 and 1, got {share}")
+        raise ValueError(f"share must be between 0 and 1, got {share}")
     sums = singular_values.double().square().cumsum(0)
     if not sums[-1] > 0:
         return 0

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 
 Method = Literal["svd", "gram"]
 
@@ -55,7 +55,7 @@ def singular_values(
         method: by default "svd" where that takes a few seconds, else "gram".
         memory_limit: how many bytes may be held; by default what the machine has free. More is refused at once.
     """
-    check_positive(num_rows=num_rows, num_columns=num_columns)
+    check_counts(num_rows=num_rows, num_columns=num_columns)
     if method is None:
         method = choose_method(num_rows, num_columns)
     elif method not in get_args(Method):

@@ -101,7 +101,7 @@ def _check(
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be a positive finite number, got {temperature}; top_k=1 takes the best")
     if top_k is not None and not 1 <= top_k <= size:
-        raise ValueError(f"top_k must lie between 1 and the vocabulary size, {size}, got {top_k}")
+        raise ValueError(f"top_k must be between 1 and the vocabulary size, {size}, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie above 0 and be at most 1, got {top_p}; top_k=1 takes the best")
     if stop is not None and not 0 <= stop < size:

@@ -29,7 +29,7 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim)
         if not 0 <= self.dropout <= 1:
-            raise ValueError(f"dropout must lie between 0 and 1, got {self.dropout}")
+            raise ValueError(f"dropout must be between 0 and 1, got {self.dropout}")
 
     @property
     def output_dim(self) -> int:
@@ -91,7 +91,7 @@ class AWDLSTMConfig:
         check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim, output_dim=self.output_dim)
         for name in DROPOUTS:
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         for name in ("activation", "temporal_activation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")

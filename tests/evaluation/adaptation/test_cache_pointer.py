@@ -167,8 +167,8 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
     ("settings", "message"),
     [
         ({"window": 0}, "window must be at least 1, got 0"),
-        ({"theta": math.inf}, "theta must be at least 0 and below inf, got inf"),
-        ({"weight": 1.0}, "weight must be at least 0 and below 1, got 1.0"),
+        ({"theta": math.inf}, "theta must be at least 0 and finite, got inf"),
+        ({"weight": 1.0}, "weight must be below 1, got 1.0"),
         ({"weight": -0.1}, "weight must be at least 0"),
     ],
 )

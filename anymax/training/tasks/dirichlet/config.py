@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive, given
 from anymax.training.task_config import TaskConfig
 from anymax.vocabulary.config import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
@@ -42,7 +42,7 @@ class Dirichlet(TaskConfig):
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts(num_contexts=self.num_contexts, dim=self.dim, batch_size=self.batch_size)
+        check_counts(num_contexts=self.num_contexts, dim=self.dim, **given(batch_size=self.batch_size))
         check_counts(2, num_words=self.num_words)
         check_positive(concentration=self.concentration)
         if self.output.dim is not None:

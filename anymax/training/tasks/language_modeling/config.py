@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from anymax.checks import check_counts
+from anymax.checks import check_counts, given
 from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.text.config import Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
@@ -85,7 +85,7 @@ class Evaluation:
     rows: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(block=self.block, rows=self.rows)
+        check_counts(rows=self.rows, **given(block=self.block))
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,11 @@ class LanguageModelOptions(EvaluationOptions):
     dynamic: DynamicEvaluation = field(default_factory=DynamicEvaluation)
 
     def __post_init__(self) -> None:
-        for name, given in (("cache", self.cache), ("dynamic", self.dynamic)):
-            usual = type(given)()
-            changed = [each.name for each in fields(given) if getattr(given, each.name) != getattr(usual, each.name)]
+        for name, adaptation in (("cache", self.cache), ("dynamic", self.dynamic)):
+            usual = type(adaptation)()
+            changed = [
+                each.name for each in fields(adaptation) if getattr(adaptation, each.name) != getattr(usual, each.name)
+            ]
             if changed and self.adapt != name:
                 options = " and ".join(f"--{name}.{option.replace('_', '-')}" for option in changed)
                 raise ValueError(f"{options} must come with --adapt {name}, got --adapt {self.adapt}")

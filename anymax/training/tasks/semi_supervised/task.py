@@ -127,6 +127,6 @@ def _check_drawable(images: Mapping[Split, Images]) -> None:
         low, high = (float(extreme) for extreme in values.aminmax())
         if not 0 <= low <= high <= 1:
             raise ValueError(
-                f"features must lie from 0 to 1, as pixels are drawn black or white by them, got {low:g} to {high:g} "
+                f"features must be between 0 and 1, as pixels are drawn black or white, got {low:g} to {high:g} "
                 f"in {split}; scale them"
             )
