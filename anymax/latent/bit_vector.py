@@ -34,7 +34,7 @@ class Independent:
 class TopKSparsemax:
     """Sparsemax over the k best bit-vectors, where a bit-vector scores what its bits that are on score together.
 
-    Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` tells.
+    Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` checks this.
 
     Correia et al. 2020.
     """

@@ -12,7 +12,7 @@ from anymax.mappings.sparsemax import sparsemax
 def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Map scores to the nearest distribution along `dim` with at most k entries above zero.
 
-    Where fewer than k entries end above zero it equals sparsemax: `topk_sparsemax_is_exact` tells.
+    Where fewer than k entries end above zero it equals sparsemax; `topk_sparsemax_is_exact` checks this.
     """
     prepared = prepare(scores, dim, mask)
     _check_k(k, scores, dim)

@@ -11,7 +11,7 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
 
     Args:
         vectors: any shape; each sample along the other dimensions gets a mask of its own.
-        rate: the chance of each number to be dropped; what stays is divided by the share that stays.
+        rate: the probability of each element to be dropped; the others are divided by 1 - rate.
         dim: where the positions are.
         training: otherwise the vectors themselves come back.
 

@@ -16,7 +16,7 @@ def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float
         vectors: the shape of `ids` and one more dimension.
         ids: the words that the vectors stand for.
         vocabulary_size: how many words there are; one number is drawn for each.
-        rate: the chance of each word to be dropped; what stays is divided by the share that stays.
+        rate: the probability of each word to be dropped; the others are divided by 1 - rate.
         training: otherwise the vectors themselves come back.
 
     Gal and Ghahramani 2016; Merity et al. 2018.

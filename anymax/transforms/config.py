@@ -18,7 +18,7 @@ class PLIFConfig:
 
     Args:
         pieces: how many pieces share [-bound, bound].
-        bound: half the width of the range; beyond it the end pieces go on.
+        bound: half the width of the range; beyond it the end pieces continue.
         rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
         random_start: begin with random slopes around 1, not with the identity.
     """

@@ -19,7 +19,7 @@ UNIT = math.log(math.e - 1)
 def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
     """Map every score by the function with f(-bound) = -bound and the given slopes on equal pieces of [-bound, bound].
 
-    Beyond the ends it goes on with the slope of the end piece, so with positive slopes it is increasing and unbounded.
+    Beyond the ends it continues with the slope of the end piece: with positive slopes it is increasing and unbounded.
     Sums over pieces are taken in float64. Memory for the backward is the scores themselves and the slopes.
 
     Args:

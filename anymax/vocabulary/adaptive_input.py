@@ -12,7 +12,7 @@ from anymax.vocabulary.fixed_input import check_ids, check_index
 class AdaptiveInput(nn.Module):
     """Vectors of words from one table per band, each with a projection of its own, the head too; no bias.
 
-    Every table and projection takes part in every call, so that all get a gradient, zero where no word of a band came.
+    Every table and projection takes part in every call, so that all get a gradient, zero for a band without words.
 
     Args:
         bands: how the vocabulary is cut, and the dimension of each band.

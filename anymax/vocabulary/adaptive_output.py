@@ -38,7 +38,7 @@ class AdaptiveOutput(OutputLayer):
             rate of its tails, the paper does not.
         head_projection: whether a projection stands before the words of the head too; by default only where the head is
             not as wide as the model. Clusters are never projected.
-        label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
+        label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
         memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
 

@@ -124,7 +124,7 @@ class Bands:
 
         Args:
             counts: how often each word occurs, falling from word to word.
-            num_bands: how many bands, the head included. `cost.of(bands.cutoffs, counts)` tells which number is best.
+            num_bands: how many bands, the head included. `cost.of(bands.cutoffs, counts)` says which number is best.
             min_head: the fewest words in the head.
             min_head_mass: the least share of all tokens that the head must hold.
             cost: what is minimized; `measure_cost` makes one for this machine. By default fixed numbers.

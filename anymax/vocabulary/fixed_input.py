@@ -61,8 +61,8 @@ class FixedInput(nn.Module):
 def check_ids(ids: Tensor, vocabulary_size: int) -> None:
     """Ids are integers of the vocabulary; their values are checked where they can be read without waiting."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"ids must be an int64 or int32 tensor, got {came}; convert with .long() or torch.tensor")
+        got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"ids must be an int64 or int32 tensor, got {got}; convert with .long() or torch.tensor")
     rule = f"from 0 to {vocabulary_size - 1}, as the vocabulary has {vocabulary_size} words"
     check_values("ids", rule, ids, lambda i: (i >= 0) & (i < vocabulary_size))
 

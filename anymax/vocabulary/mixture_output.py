@@ -29,7 +29,7 @@ class MixtureOutput(TableOutput):
             such as a dropout whose mask is the same for all positions of a sequence.
         transform: a Module that maps every score by an increasing function before each softmax, such as
             `anymax.PLIF()`.
-        label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
+        label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
         memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
 

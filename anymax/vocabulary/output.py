@@ -15,8 +15,7 @@ from anymax.checks import check_counts
 from anymax.losses.blocks import MOST_BUDGET
 from anymax.mappings.arguments import check_device, check_values, computed_in
 
-# Scores, log-probabilities, and what choosing among them makes: so many matrices of the size of a block are alive at
-# once.
+# Matrices of the size of a block that are alive at once: scores, log-probabilities, and two for sampling or top-k.
 COPIES = 4
 
 
@@ -121,8 +120,8 @@ class OutputLayer(nn.Module, ABC):
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
-            came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
-            raise TypeError(f"hidden must be a floating-point tensor, got {came}; ids go through an input layer first")
+            got = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+            raise TypeError(f"hidden must be a floating-point tensor, got {got}; ids go through an input layer first")
         if hidden.dim() == 0 or hidden.shape[-1] != self.model_dim:
             raise ValueError(
                 f"hidden must be {self.model_dim} wide in its last dimension, the model_dim of this layer, "
@@ -131,8 +130,8 @@ class OutputLayer(nn.Module, ABC):
 
     def _check_target(self, hidden: Tensor, target: Tensor) -> None:
         if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
-            came = target.dtype if isinstance(target, Tensor) else type(target).__name__
-            raise TypeError(f"target must be a tensor of words, int64 or int32, got {came}; convert with .long()")
+            got = target.dtype if isinstance(target, Tensor) else type(target).__name__
+            raise TypeError(f"target must be a tensor of words, int64 or int32, got {got}; convert with .long()")
         check_device("target", target, hidden)
         if target.shape != hidden.shape[:-1]:
             raise ValueError(

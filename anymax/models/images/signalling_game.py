@@ -150,7 +150,7 @@ def _products(vectors_UF: Tensor, which_P: Tensor, example_P: Tensor, candidates
     place_P[order_P] = torch.arange(len(order_P), device=order_P.device) - first_B[example_P[order_P]]
     width = int(counts_B.max())
     cell_P = example_P * width + place_P
-    # A game with fewer pairs than others has the first vector in their place, and nobody looks at its products.
+    # A game with fewer pairs than others has the first vector in their place, whose products are not used.
     which = which_P.new_zeros(num_games * width).index_copy(0, cell_P, which_P)
     vectors_BWF = F.embedding(which.view(num_games, width), vectors_UF)
     return (vectors_BWF @ candidates_BKF.mT).flatten(0, 1)[cell_P]

@@ -33,11 +33,11 @@ def generate(
     Args:
         prompt_ids: (batch, positions), all of one length.
         temperature: log-probabilities are divided by it first; below 1 likely words become likelier.
-        top_k: draw among so many of the likeliest words; 1 takes the best.
+        top_k: sample among the `top_k` likeliest words; 1 takes the best.
         top_p: draw among the fewest likeliest words that together have at least this probability, of those that `top_k`
             leaves.
         generator: where the randomness comes from; by default torch's own.
-        stop: a word after which a text is over. What follows it is filled with it, and where all texts are over the
+        stop: a word that ends a text. What follows it is filled with it, and where all texts have ended the
             result ends early.
     """
     _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
