@@ -15,7 +15,7 @@ class KeyValueCache:
     It holds no gradients: decode under `torch.no_grad()`.
 
     Args:
-        max_length: how many positions it has room for.
+        max_length: number of positions it has room for.
     """
 
     def __init__(self, max_length: int) -> None:

@@ -18,8 +18,8 @@ class NVIL(Estimator):
     scaling by a running variance that the estimator of Mnih and Gregor 2014 has.
 
     Args:
-        context_size: how many numbers describe an example.
-        hidden: how wide each hidden layer of the network is.
+        context_size: size of the vector that describes an example.
+        hidden: width of each hidden layer of the network.
     """
 
     def __init__(self, context_size: int, hidden: Sequence[int] = (512, 512, 512)) -> None:

@@ -28,7 +28,7 @@ class SumAndSample(Estimator):
     zero probability are not called: an example has at most top + 1 calls, and none is sampled where nothing is left.
 
     Args:
-        top: how many choices are summed.
+        top: number of choices that are summed.
         baseline: "average" takes the running mean of the sampled losses of earlier training calls off every loss that
             weighs a probability. The probabilities sum to one, so nothing changes on average.
 

@@ -26,7 +26,7 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
     """
     prepared = prepare(scores, dim, mask)
     n = prepared.shape[dim]
-    # Nothing to choose from gives nothing, whatever k is.
+    # An empty row gives an empty row for every k.
     most = n or math.inf
     if isinstance(k, Tensor):
         check_per_row("k", k, prepared, dim)

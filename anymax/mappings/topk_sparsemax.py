@@ -37,6 +37,6 @@ def _check_k(k: int, scores: Tensor, dim: int) -> None:
     n = scores.shape[dim]
     if isinstance(k, bool) or not isinstance(k, numbers.Integral):
         raise TypeError(f"k must be an integer, got {type(k).__name__}")
-    # Nothing to choose from gives nothing, whatever k is.
+    # An empty row gives an empty row for every k.
     if not 1 <= k <= (n or k):
         raise ValueError(f"k must be between 1 and the {n} entries along dim {dim}, got {k}")

@@ -18,7 +18,7 @@ class FreeContexts(nn.Module):
     """A free vector for every context, and an output layer that reads it.
 
     Args:
-        num_contexts: how many contexts.
+        num_contexts: number of contexts.
         output: as wide as the vectors; a full, a mixture or a sparse one, whose table has the same width.
 
     Ganea et al. 2019.

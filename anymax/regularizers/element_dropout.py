@@ -20,7 +20,7 @@ def element_dropout(
     """Drop each number by chance and divide the others by the share that stays.
 
     The mask is a function of a seed, the only thing drawn from torch's generator and the only thing saved for the
-    backward pass. A number that is dropped gives 0 whatever it was, NaN too.
+    backward pass. A number that is dropped gives 0, even if it was NaN.
 
     Args:
         tensor: floating point, of any shape and layout; the result is contiguous.

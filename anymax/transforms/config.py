@@ -17,7 +17,7 @@ class PLIFConfig:
     """A learned piecewise linear function, `anymax.PLIF`.
 
     Args:
-        pieces: how many pieces share [-bound, bound].
+        pieces: number of pieces in [-bound, bound].
         bound: half the width of the range; beyond it the end pieces continue.
         rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
         random_start: begin with random slopes around 1, not with the identity.
@@ -79,9 +79,9 @@ class MonotonicNetworkConfig:
     """A learned sum of sigmoids and a line, `anymax.MonotonicNetwork`.
 
     Args:
-        hidden: how many sigmoids.
+        hidden: number of sigmoids.
         bound: half the width of the range that they cover at the start.
-        chunk: how many are computed at a time.
+        chunk: number of sigmoids computed at a time.
         rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
     """
 

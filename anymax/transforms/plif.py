@@ -40,7 +40,7 @@ class PLIF(nn.Module):
     piece; the parameter counts of Ganea et al. 2019 have two per knot, for the slopes and for their sums.
 
     Args:
-        pieces: how many pieces share [-bound, bound].
+        pieces: number of pieces in [-bound, bound].
         bound: scores beyond it only train the two end pieces; `num_outside` counts them.
         random_start: draw the parameter from a normal distribution of deviation 1 around unit slope.
     """

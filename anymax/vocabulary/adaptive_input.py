@@ -17,7 +17,7 @@ class AdaptiveInput(nn.Module):
     Args:
         bands: how the vocabulary is cut, and the dimension of each band.
         model_dim: the dimension of the vectors that come out.
-        padding_index: a word whose vector is zero, whatever its row holds, and whose row gets no gradient from here.
+        padding_index: a word whose vector is zero and whose row gets no gradient from here.
 
     Baevski and Auli 2019.
     """

@@ -31,8 +31,8 @@ class AdaptiveOutput(OutputLayer):
     and all of them at another temperature than 1.
 
     Args:
-        bands: how the vocabulary is cut, and how wide every band is.
-        model_dim: how many numbers a hidden vector has.
+        bands: the cutoffs of the vocabulary, and the width of every band.
+        model_dim: size of a hidden vector.
         tail_dropout: the rate for vectors projected to a tail: one for all tails, or one for each.
         softmax_input_dropout: the rate for the hidden vectors themselves, before head and tails; fairseq has it at the
             rate of its tails, the paper does not.
@@ -40,7 +40,7 @@ class AdaptiveOutput(OutputLayer):
             not as wide as the model. Clusters are never projected.
         label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Grave et al. 2017; Baevski and Auli 2019.
     """

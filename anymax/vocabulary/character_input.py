@@ -42,8 +42,8 @@ class CharacterInput(nn.Module):
         words: the spelling of each word of the vocabulary.
         model_dim: the dimension of the vectors that come out.
         char_dim: the dimension of a byte.
-        filters: pairs of a width and how many filters have it.
-        num_highways: how many highway layers.
+        filters: pairs of a width and the number of filters of that width.
+        num_highways: number of highway layers.
         end_index: the word that ends a text.
         unknown_index: the word that stands for those outside the vocabulary.
         padding_index: a word whose vector is zero.

@@ -34,7 +34,7 @@ class Cost:
     The defaults count time in scores and suit an accelerator; `measure_cost` finds those of a machine.
 
     Args:
-        num_tokens: how many tokens a batch has.
+        num_tokens: number of tokens of a batch.
         per_band: the time a band takes however small it is. It does not move the cutoffs of a given number of bands,
             it decides how many bands pay off.
         per_score: the time of one row for one token.
@@ -76,7 +76,7 @@ def measure_cost(dim: int, num_tokens: int = 4096, *, device: str | torch.device
 
     Args:
         dim: the dimension of the vectors that are scored.
-        num_tokens: how many tokens a batch has.
+        num_tokens: number of tokens of a batch.
         device: where to time them.
     """
     if dim < 1 or num_tokens < 1:
@@ -112,8 +112,8 @@ def optimal_cutoffs(
     side is solved by itself.
 
     Args:
-        counts: how often each word occurs, falling from word to word.
-        num_bands: how many bands, the head included.
+        counts: the count of each word, falling from word to word.
+        num_bands: number of bands, the head included.
         num_specials: words at the front whose counts need not fall.
         min_head: the fewest words in the head.
         min_head_mass: the least share of all tokens that the head must hold.

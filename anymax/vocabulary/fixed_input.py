@@ -15,11 +15,11 @@ class FixedInput(nn.Module):
     """Vectors of words from one table.
 
     Args:
-        vocabulary_size: how many words there are.
+        vocabulary_size: number of words.
         model_dim: the dimension of the vectors that come out.
         dim: the dimension of the table, by default that of the model. Where they differ, a projection without bias
             leads from one to the other.
-        padding_index: a word whose vector is zero, whatever its row holds, and whose row gets no gradient from here.
+        padding_index: a word whose vector is zero and whose row gets no gradient from here.
     """
 
     projection: nn.Parameter | None

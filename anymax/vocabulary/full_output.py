@@ -11,16 +11,16 @@ class FullOutput(TableOutput):
     """Softmax over all words: every word has a vector, and its score is the product with the hidden vector.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
-        dim: how wide the table is, if not as wide as the model; a projection then stands before it.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
+        dim: width of the table, with a projection before it where it differs from model_dim.
         bias: whether every word has a number added to its score.
         transform: a Module that maps every score by an increasing function before the softmax: `anymax.PLIF()`,
             `anymax.Sig()` or `anymax.MonotonicNetwork()`. It is trained with the layer.
-        label_smoothing: how much of the target the loss spreads evenly over all words. Log-probabilities are never
+        label_smoothing: share of the target that is spread evenly over all words. Log-probabilities are never
             smoothed, so take `log_prob` for a perplexity.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
     """
 
     def __init__(

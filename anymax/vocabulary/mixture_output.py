@@ -20,10 +20,10 @@ class MixtureOutput(TableOutput):
     Its log-probabilities are exact: nothing is added to a probability before the logarithm.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
-        num_experts: how many softmaxes are mixed.
-        dim: how wide the table and each latent are; by default as wide as the model.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
+        num_experts: number of softmaxes that are mixed.
+        dim: width of the table and of each latent; by default that of the model.
         bias: whether every word has a number added to its score, the same for all experts.
         latent_dropout: applied to the latents of all experts side by side, num_experts * dim wide: a rate, or a Module
             such as a dropout whose mask is the same for all positions of a sequence.
@@ -31,7 +31,7 @@ class MixtureOutput(TableOutput):
             `anymax.PLIF()`.
         label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Yang et al. 2018.
     """

@@ -36,10 +36,10 @@ class OutputLayer(nn.Module, ABC):
     chose. Losses and log-probabilities are float32, or float64 where the parameters are.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
     """
 
     # Whether the loss is the negative log-probability of the target.
@@ -180,7 +180,7 @@ class TableOutput(OutputLayer):
     """An output layer that scores every word by one vector of a table.
 
     Args:
-        dim: how wide the table is; by default as wide as the model.
+        dim: width of the table; by default model_dim.
         bias: whether every word has a number added to its score.
         projected: whether a projection stands between the model and a table of another width.
     """

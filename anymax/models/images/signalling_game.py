@@ -31,7 +31,7 @@ class Sender(nn.Module):
 
     Args:
         num_units: sigmoids in the learned function.
-        scale: what the scores are divided by.
+        scale: the divisor of the scores.
     """
 
     def __init__(self, image_size: int, num_messages: int, *, dim: int, num_units: int, scale: float) -> None:
@@ -76,7 +76,7 @@ class SignallingGame(nn.Module):
         estimator: how the gradient through the message is found; it may be given another one at any time.
         pick: where the receiver draws its pick and only success counts, how the gradient through the pick is found;
             None has it learn from the likelihood of the right candidate.
-        mapping: what the probabilities of messages are.
+        mapping: the mapping from scores to probabilities of messages.
         entropy: how much the entropy of messages, and of picks that are drawn, is rewarded.
 
     As in Correia et al. 2020.

@@ -14,7 +14,7 @@ class LSTMConfig:
     Args:
         input_dim: how wide the vectors of words are that the first layer reads.
         hidden_dim: how wide every layer is, and what the output layer reads.
-        num_layers: how many layers.
+        num_layers: number of layers.
         dropout: the rate for what enters every layer and for what leaves the last.
     """
 
@@ -58,7 +58,7 @@ class AWDLSTMConfig:
     Args:
         input_dim: how wide the vectors of words are that the first layer reads.
         hidden_dim: how wide every layer but the last is.
-        num_layers: how many layers.
+        num_layers: number of layers.
         output_dim: how wide the last layer is, which the output layer reads.
         word_dropout: the rate for words of the vocabulary, whose vectors are zero all through a batch.
         input_dropout: the rate for numbers of the vectors of words, the same ones at all positions of a row; so are

@@ -16,7 +16,7 @@ class TransformerConfig:
 
     Args:
         model_dim: how wide the vectors between blocks are.
-        num_layers: how many blocks.
+        num_layers: number of blocks.
         num_heads: heads of attention in every block.
         ffn_dim: how wide the feed-forward layers are inside.
         dropout: the rate for the vectors that enter the first block, and for what every layer adds to them.
