@@ -41,7 +41,8 @@ def linear_cross_entropy(
         transform: a module applied to every score by itself, as PLIF; its parameters get their gradient. Nothing in it
             may be random, since it may be called again for the gradient.
         reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
-        ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
+        ignore_index: the class of targets to leave out. On a CPU their rows are dropped before anything is computed; on
+            other devices they are computed with weight zero, so that nothing waits for their number.
         label_smoothing: how much of the target to spread evenly over all classes.
         memory_budget: bytes that a block of scores may take; by default as many as the weight takes, from 16 to 64 MiB,
             or a quarter of a weight that takes more than 256; 4 MiB for hidden states of fewer than 16 numbers. On a
