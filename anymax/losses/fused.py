@@ -7,6 +7,7 @@ blocks.py.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -78,8 +79,7 @@ def compute(
     """
     given, extras = unflatten(tensors, num_pieces)
     needed_pieces, needed_extras = unflatten(needed, num_pieces)
-    _check_range(target, num_classes(given), ignore_index)
-    selection = select(target, ignore_index)
+    selection = select(target, num_classes(given), ignore_index)
     pieces = [
         Piece(selection.take(hidden).reshape(-1, weight.shape[1]).contiguous(), weight, bias)
         for hidden, weight, bias in given
@@ -89,7 +89,7 @@ def compute(
     if coefficient is not None:
         is_mean = reduction == "mean" and not _is_half(pieces)
         coefficient = selection.weights(coefficient, is_mean=is_mean)
-    with torch.autocast(target.device.type, enabled=False):
+    with _without_autocast(target.device.type):
         rule = make_rule(RuleInputs(extras, needed_extras, selection, label_smoothing))
         whole = rule.without_blocks(pieces, coefficient, needed_pieces[0])
         if whole is not None:
@@ -127,24 +127,17 @@ def _collect(
     return [selection.clear_if_empty_(gradient) for gradient, is_needed in found if is_needed]
 
 
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    # Entering a context costs as much as a small kernel.
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 def _is_half(pieces: Sequence[Piece[Tensor]]) -> bool:
     return pieces[0].weight.dtype in COMPUTED_IN
 
 
 def _loss_dtype(pieces: Sequence[Piece[Tensor]]) -> torch.dtype:
     return computed_in(pieces[0].weight.dtype)
-
-
-def _check_range(target: Tensor, n: int, ignore_index: int) -> None:
-    """Here and not with the other arguments, since under a compiler only the operator sees values."""
-    if not target.is_cpu:
-        return
-    is_wrong = (target != ignore_index) & ((target < 0) | (target >= n))
-    if bool(is_wrong.any()):
-        raise ValueError(
-            f"target must be a class from 0 to {n - 1}, or ignore_index ({ignore_index}), "
-            f"got {target[is_wrong][0].item()}"
-        )
 
 
 def define(name: str, make_rule: MakeRule) -> None:

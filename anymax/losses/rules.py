@@ -51,9 +51,10 @@ class Selection(NamedTuple):
         return weights / max(num_targets, 1) if is_mean else weights
 
 
-def select(target: Tensor, ignore_index: int) -> Selection:
+def select(target: Tensor, num_classes: int, ignore_index: int) -> Selection:
     is_counted = target != ignore_index
-    if drops_rows(target):
+    if can_read(target):
+        _check_range(target, is_counted, num_classes, ignore_index)
         rows = None if bool(is_counted.all()) else is_counted.nonzero()[:, 0]
         return Selection(target if rows is None else target[rows], rows, is_counted, has_copies=False)
     if target.shape[0] == 0:
@@ -63,9 +64,19 @@ def select(target: Tensor, ignore_index: int) -> Selection:
     return Selection(torch.where(is_counted, target, 0)[rows], rows, is_counted, has_copies=True)
 
 
-def drops_rows(target: Tensor) -> bool:
-    """Whether the number of ignored targets can be read without waiting for a device."""
+def can_read(target: Tensor) -> bool:
+    """Whether values can be read without waiting for a device."""
     return target.is_cpu
+
+
+def _check_range(target: Tensor, is_counted: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Here and not with the other arguments, since under a compiler only the operator sees values."""
+    is_wrong = is_counted & ((target < 0) | (target >= num_classes))
+    if bool(is_wrong.any()):
+        raise ValueError(
+            f"target must be a class from 0 to {num_classes - 1}, or ignore_index ({ignore_index}), "
+            f"got {target[is_wrong][0].item()}"
+        )
 
 
 class RuleInputs(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import anymax
-from anymax.losses import rules
+from anymax.losses import fused, rules
 from anymax.losses.fused import compute
 from anymax.losses.linear_cross_entropy import CrossEntropy, Transformed
 from anymax.losses.linear_mixture_loss import Mixture
@@ -39,8 +39,8 @@ def test_copies_give_the_losses_and_gradients_of_dropped_rows(
     hidden.data[list(ignored)] = torch.nan
     for per_block in (2, 100):
         results = []
-        for drops in (True, False):
-            monkeypatch.setattr(rules, "drops_rows", lambda _, drops=drops: drops)
+        for reads in (True, False):
+            monkeypatch.setattr(rules, "can_read", lambda _, reads=reads: reads)
             loss = member.fused(
                 tensors, target, reduction=reduction, memory_budget=member.budget(per_block, torch.float64)
             )
@@ -52,8 +52,8 @@ def test_copies_give_the_losses_and_gradients_of_dropped_rows(
 def test_copies_of_half_precision_are_near_dropped_rows(monkeypatch: pytest.MonkeyPatch, member: Member) -> None:
     tensors, target = member.make(9, dtype=torch.bfloat16), targets(9, ignored=(0, 4, 5))
     results = []
-    for drops in (True, False):
-        monkeypatch.setattr(rules, "drops_rows", lambda _, drops=drops: drops)
+    for reads in (True, False):
+        monkeypatch.setattr(rules, "can_read", lambda _, reads=reads: reads)
         results.append(loss_and_gradients(member.fused(tensors, target), list(tensors.values())))
     torch.testing.assert_close(results[1], results[0], rtol=0.02, atol=0.002)
 
@@ -64,8 +64,8 @@ def test_a_band_without_a_token_adds_nothing_whatever_its_weights_are(monkeypatc
     hidden, target = torch.randn(7, 8, dtype=torch.float64, requires_grad=True), torch.arange(17, 24)
     target[1] = -100
     results = []
-    for drops in (True, False):
-        monkeypatch.setattr(rules, "drops_rows", lambda _, drops=drops: drops)
+    for reads in (True, False):
+        monkeypatch.setattr(rules, "can_read", lambda _, reads=reads: reads)
         results.append(loss_and_gradients(layer(hidden, target), [hidden, *layer.parameters()]))
     assert all(result.isfinite().all() for result in results[1])
     torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
@@ -75,7 +75,7 @@ def test_a_band_without_a_token_adds_nothing_whatever_its_weights_are(monkeypatc
 def test_no_value_is_read_on_other_devices(monkeypatch: pytest.MonkeyPatch, reduction: str) -> None:
     # A tensor of the device "meta" has no values: reading one, or a shape that depends on one, raises.
     # It has no autocast either.
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(fused, "_without_autocast", nullcontext)
     hidden, weight, prior = (torch.empty(shape, device="meta") for shape in ((9, 3, 20), (30, 20), (9, 3)))
     target, sig = torch.empty(9, dtype=torch.long, device="meta"), anymax.Sig().to("meta")
     one = torch.ones(() if reduction != "none" else 9, device="meta")
