@@ -43,15 +43,6 @@ class FullOutput(TableOutput):
         self.transform = transform
 
     def forward(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        return self._loss(hidden, target, reduction, self.label_smoothing)
-
-    def log_prob(self, hidden: Tensor, target: Tensor) -> Tensor:
-        return -self._loss(hidden, target, "none", 0.0)
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        return self._scores(self._project(hidden), self.transform).log_softmax(-1)
-
-    def _loss(self, hidden: Tensor, target: Tensor, reduction: str, label_smoothing: float) -> Tensor:
         return linear_cross_entropy(
             self._project(hidden),
             self.table,
@@ -60,6 +51,21 @@ class FullOutput(TableOutput):
             transform=self.transform,
             reduction=reduction,
             ignore_index=self.ignore_index,
-            label_smoothing=label_smoothing,
+            label_smoothing=self.label_smoothing,
             memory_budget=self.memory_budget,
         )
+
+    def log_prob(self, hidden: Tensor, target: Tensor) -> Tensor:
+        return -linear_cross_entropy(
+            self._project(hidden),
+            self.table,
+            target,
+            self.bias,
+            transform=self.transform,
+            reduction="none",
+            ignore_index=self.ignore_index,
+            memory_budget=self.memory_budget,
+        )
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return self._scores(self._project(hidden), self.transform).log_softmax(-1)
