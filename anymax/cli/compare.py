@@ -318,10 +318,10 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
 def _with_choices(job: Job, result: Result) -> Result:
     """The result of a run with what it chooses, which is measured where it was not yet."""
     from anymax.analysis.comparison.language_models import read_result
-    from anymax.cli.evaluate import add_choices
+    from anymax.training.tasks.language_modeling.report import add_choices
 
     if result.chosen is not None:
         return result
     with Announcer() as announce:
-        add_choices(job.folder, announce)
+        add_choices(job.folder, announce=announce)
     return read_result(job.folder, job.recipe, job.seed)

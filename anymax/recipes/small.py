@@ -10,7 +10,7 @@ from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamWConfig
 from anymax.training.optim.schedules import Cosine
-from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
+from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModelingConfig
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -57,7 +57,9 @@ def small(
     """
     model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
-        LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
+        LanguageModelingConfig(
+            Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)
+        ),
         AdamWConfig(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),
         epochs=epochs,

@@ -20,14 +20,20 @@ from anymax.training.optim.optimizers import (
 )
 from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot, NonMonotone
 from anymax.training.task_config import TaskConfig
-from anymax.training.tasks.bit_vectors.config import BitVectors
-from anymax.training.tasks.dirichlet.config import Dirichlet
-from anymax.training.tasks.language_modeling.config import LanguageModeling
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
+from anymax.training.tasks.dirichlet.config import DirichletConfig
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
+from anymax.training.tasks.signalling.config import SignallingConfig
 
 # The tasks that a config.json may name; a task of a user's own file joins when the file is given by name.
-TASKS: tuple[type[TaskConfig], ...] = (LanguageModeling, Dirichlet, SemiSupervised, Signalling, BitVectors)
+TASKS: tuple[type[TaskConfig], ...] = (
+    LanguageModelingConfig,
+    DirichletConfig,
+    SemiSupervisedConfig,
+    SignallingConfig,
+    BitVectorsConfig,
+)
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -121,12 +127,6 @@ class RunConfig:
         steps = [math.ceil(num_batches(epoch) / self.accumulate) for epoch in range(whole + 1)]
         # A tenth of 30 is a little more than 3 in floating point.
         return max(1, sum(steps[:whole]) + math.ceil((self.epochs - whole) * steps[whole] - 1e-6))
-
-    def language_modeling(self) -> LanguageModeling:
-        """The task, for what only language models can do; others are refused."""
-        if not isinstance(self.task, LanguageModeling):
-            raise ValueError(f"task must be LanguageModeling here, got {type(self.task).__name__}, which has no text")
-        return self.task
 
     def toy(self) -> RunConfig:
         """The same recipe at a size for tests: little data, a small model, a handful of steps."""

@@ -250,7 +250,7 @@ def test_a_toy_has_the_recipe_and_a_handful_of_steps():
 def test_configs_are_made_without_torch():
     script = (
         "import sys\n"
-        "from anymax.training import AdamWConfig, Cosine, LanguageModeling, RunConfig\n"
+        "from anymax.training import AdamWConfig, Cosine, LanguageModelingConfig, RunConfig\n"
         "from anymax.training import as_plain, from_plain, read_config\n"
         "assert 'torch' not in sys.modules, 'imported torch'\n"
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BitVectors(TaskConfig):
+class BitVectorsConfig(TaskConfig):
     """Code images in bits: a variational autoencoder whose whole latent is a vector of them.
 
     Correia et al. 2020.

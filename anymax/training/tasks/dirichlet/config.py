@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dirichlet(TaskConfig):
+class DirichletConfig(TaskConfig):
     """Distributions drawn at random, one for every context, and a model with a free vector for every context.
 
     What the model cannot learn, its output layer cannot express, or training does not find: nothing is computed from

@@ -11,7 +11,7 @@ from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.text.config import Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
-from anymax.training.task_config import EvaluationOptions, TaskConfig
+from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
 from anymax.vocabulary.config import SparseOutputConfig
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class LanguageModelOptions(EvaluationOptions):
 
 
 @dataclass(frozen=True)
-class LanguageModeling(TaskConfig):
+class LanguageModelingConfig(TaskConfig):
     """A language model, the text it learns from, and how it is measured."""
 
     data: Text
@@ -201,6 +201,11 @@ class LanguageModeling(TaskConfig):
         from anymax.training.tasks.language_modeling.task import build
 
         return build(self, folder, ranks, seed=seed, announce=announce)
+
+    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+        from anymax.training.tasks.language_modeling.task import open_model
+
+        return open_model(run, "best" if step is None else step).continue_text(text, sampling)
 
     def toy(self) -> Self:
         """The same at a size for tests, on text that needs nothing."""
