@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anymax.display import COLOURS, Figure, Row, Table, clean, legend_below
 from anymax.display.printable import printable
-from anymax.evaluation.perplexity.perplexity import Reduce
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation.perplexity.scoring import Scored
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LossByFrequency:
     """Adds up losses by training frequency while a text is scored.
 
         by_frequency = LossByFrequency(tokens, lexicon.counts, eos=lexicon.eos)
-        result = perplexity(model, tokens, eos=lexicon.eos, block=512, each=by_frequency.add)
+        result = perplexity(model, tokens, Windows(512), eos=lexicon.eos, each=by_frequency.add)
         table = by_frequency.table()
 
     Where tokens are pieces, the loss of a word is the sum over its pieces, and its frequency that of the word: give the
@@ -133,13 +133,9 @@ class LossByFrequency:
             sums[0] += bins.bincount(losses, sums.shape[1])
             sums[1] += bins.bincount(found.ends.double(), sums.shape[1])
 
-    def table(self, reduce: Reduce | None = None) -> FrequencyTable:
-        """What was added so far.
-
-        Args:
-            reduce: adds a tensor up over all ranks and returns the sum, where each scored a share.
-        """
-        sums = self._sums if reduce is None else reduce(self._sums.clone())
+    def table(self, ranks: Ranks = Ranks()) -> FrequencyTable:
+        """The means of all losses added so far, over all ranks."""
+        sums = torch.tensor(ranks.sum(self._sums.flatten().tolist()), dtype=torch.float64).view_as(self._sums)
         return FrequencyTable(*(self._bins(*of_kind.tolist()) for of_kind in sums))
 
     def _words_of(self, scored: Scored) -> _Found:

@@ -1,6 +1,7 @@
 """Losses by training frequency: bins by hand, words of pieces, any order of stretches, tables and a picture."""
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation import FrequencyTable, LossByFrequency, Scored
 from anymax.evaluation.frequency import CHUNK, WordNumbers, figure, tables
 
@@ -67,10 +69,14 @@ def test_shares_of_ranks_add_up() -> None:
     halves = [LossByFrequency(WORDS, COUNTS, eos=EOS) for _ in range(2)]
     for half, stretch in zip(halves, scored(WORDS, LOSSES, 4), strict=True):
         half.add(stretch)
-    sums: list[Tensor] = []
-    for half in halves:
-        half.table(lambda own: sums.append(own) or own)
-    assert halves[0].table(lambda own: sums[0] + sums[1]) == table()
+    sums: list[list[float]] = []
+
+    class Halves(Ranks):
+        def sum(self, values: Sequence[float]) -> list[float]:
+            sums.append(list(values))
+            return [sum(each) for each in zip(*sums, strict=True)]
+
+    assert [half.table(Halves(rank, 2)) for rank, half in enumerate(halves)][1] == table()
 
 
 # The same eight words as pieces: ids from 10 on go on, those below 10 end a word.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,6 @@ from anymax.evaluation import (
 )
 from anymax.evaluation.ngrams import neighbours
 from anymax.evaluation.rank.rank import ToleranceRule
-from anymax.training.tasks.language_modeling.adapted import reading_of
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
 from anymax.vocabulary.output import TableOutput
@@ -132,7 +131,8 @@ def measure_bottleneck(
         announce(f"looking at {split}: {done:,} of {total:,} contexts")
 
     watched = _Watched(num_words)
-    predicted = predictions(task.model, tokens, **reading_of(task)._asdict(), progress=progress)
+    windows = replace(task.windows(), rows=1)
+    predicted = predictions(task.model, tokens, windows, eos=task.prepared.lexicon.eos, progress=progress)
     rank = matrix_rank(
         watched.rows(predicted),
         num_contexts=len(tokens),

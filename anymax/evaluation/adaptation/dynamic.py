@@ -28,7 +28,7 @@ def adapting(
 
         sizes = gradient_sizes(model, train_tokens, dynamic, eos=0, block=128)
         with adapting(model, dynamic, sizes) as learning:
-            measured = perplexity(learning, tokens, eos=0, block=128)
+            measured = perplexity(learning, tokens, Windows(128), eos=0)
 
     Args:
         sizes: how large the gradients of every trainable parameter are, of `gradient_sizes`; None for the rule "sgd".

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from anymax.checks import check_counts
 from anymax.evaluation.perplexity.predicted import predictions
-from anymax.evaluation.perplexity.scoring import Progress, WindowKind, language_model
+from anymax.evaluation.perplexity.scoring import Progress, Windows, language_model
 from anymax.evaluation.rank.spectrum import Method, Spectrum, singular_values
 
 ToleranceRule = Literal["press", "numpy"]
@@ -146,11 +146,9 @@ def matrix_rank(
 def log_prob_rank(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
     words: int | None = None,
     tolerance: ToleranceRule | float = "press",
     clamp: float | None = None,
@@ -165,14 +163,14 @@ def log_prob_rank(
 
     Args:
         tokens: every one is a context; cut the stream for fewer.
-        words: only so many columns, of the most frequent words, which come first in a lexicon; by default all.
+        words: the number of columns, those of the most frequent words, which come first in a lexicon; by default all.
     """
     size = language_model(model).output.vocabulary_size
     num_words = size if words is None else words
     check_counts(words=num_words)
     if num_words > size:
         raise ValueError(f"words must be at most the vocabulary size, {size}, got {words}")
-    predicted = predictions(model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress)
+    predicted = predictions(model, tokens, windows, eos=eos, progress=progress)
     return matrix_rank(
         (part.log_probs[:, :num_words] for part in predicted),
         num_contexts=len(tokens),

@@ -15,7 +15,7 @@ from anymax.evaluation.adaptation.config import Adaptation
 from anymax.files import read_json
 from anymax.training.run_folder.folder import TESTED, write_json
 from anymax.training.task_config import Report
-from anymax.training.tasks.language_modeling.adapted import adapted, reading_of
+from anymax.training.tasks.language_modeling.adapted import adapted
 from anymax.training.tasks.language_modeling.config import Evaluation
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_task
 
@@ -141,8 +141,8 @@ def choices_of(
         announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
 
     tokens = task.prepared.split(split).tokens()
-    rows = (evaluation or task.config.evaluation).rows
-    return measure_choices(task.model, tokens, **reading_of(task, evaluation)._asdict(), rows=rows, progress=progress)
+    eos = task.prepared.lexicon.eos
+    return measure_choices(task.model, tokens, task.windows(evaluation), eos=eos, progress=progress)
 
 
 def add_choices(run: Path, *, announce: Announce) -> None:

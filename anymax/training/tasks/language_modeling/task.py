@@ -16,7 +16,7 @@ from anymax.data.text.corpus import Split
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
 from anymax.distributed.ranks import Ranks, share
-from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
+from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.generation import generate
@@ -162,26 +162,23 @@ class LanguageModelingTask(Task):
             evaluation: other windows than those of the config.
             each, progress: called on the way, as in `anymax.evaluation.perplexity`.
         """
-        how = evaluation or self.config.evaluation
-        units = self.prepared.units
+        lexicon = self.prepared.lexicon
         return perplexity(
             model,
             self.prepared.split(split).tokens(),
-            eos=units.lexicon.eos,
-            block=how.block or self._block(),
-            context=how.context,
-            windows=how.windows,
-            first_window=how.first_window,
-            rows=how.rows,
+            self.windows(evaluation),
+            eos=lexicon.eos,
             ends_word=self._ends,
-            unk=units.lexicon.unk,
-            device=self.ranks.device,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            reduce=self._add_up,
+            unk=lexicon.unk,
+            ranks=self.ranks,
             each=each,
             progress=progress,
         )
+
+    def windows(self, evaluation: Evaluation | None = None) -> Windows:
+        """The windows that a text is read by, with the block of the batches where the config has none."""
+        how = evaluation or self.config.evaluation
+        return Windows(how.block or self._block(), how.context, how.windows, how.first_window, how.rows)
 
     def by_frequency(self, split: Split, *, announce: Announce | None = None) -> LossByFrequency:
         """What adds up the losses of a split by training frequency; its `add` goes to `perplexity` as `each`."""
@@ -238,9 +235,6 @@ class LanguageModelingTask(Task):
     def _block(self) -> int:
         """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
         return self.config.batching.block or SENTENCE_BLOCK
-
-    def _add_up(self, values: Tensor) -> Tensor:
-        return torch.tensor(self.ranks.sum(values.flatten().tolist()), dtype=values.dtype).view_as(values)
 
 
 # Longer than nearly all sentences.
