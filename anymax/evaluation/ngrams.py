@@ -237,7 +237,7 @@ class PairCounts(NamedTuple):
 def neighbours(tokens: Tensor, *, eos: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The stream as (previous words, words), int64, a chunk at a time; "<eos>" stands before the first."""
     last = torch.tensor([eos])
-    for piece in tokens.split(CHUNK):
-        words = piece.long()
+    for chunk in tokens.split(CHUNK):
+        words = chunk.long()
         yield torch.cat([last, words[:-1]]), words
         last = words[-1:]

@@ -2,7 +2,7 @@
 
 Ganea et al. 2019 do not tell their numbers of contexts, words and dimensions. These separate the outputs and take
 seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them. Rates
-were tuned for each output alone; docs/results tells what was tried.
+were tuned for each output alone; docs/results lists what was tried.
 """
 
 from anymax.training.config import RunConfig

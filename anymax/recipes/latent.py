@@ -137,7 +137,7 @@ def signalling(estimator: Messages = "sparse") -> RunConfig:
 def signalling_features(estimator: Messages = "sparse") -> RunConfig:
     """The published game about features: 93.35% won for sparse, 93.37% for dense, 55.36% for the best other.
 
-    Its features are those of ImageNet, of 463 kinds, each of length 1. `--images.path` is the folder of one's own, with
+    Its features are those of ImageNet, of 463 kinds, each of length 1. `--images.path` is your own folder, with
     train.safetensors and test.safetensors.
     """
     found, lr, entropy = MESSAGES[estimator]

@@ -1,7 +1,7 @@
 """What the recipes for two cores share: the sizes, and how they are trained.
 
 The choices of Baevski and Auli 2019 for input and output, each an eighth as wide. The body has the parts of newer
-models, rotary positions and RMS norms, which learn faster. How the numbers were found is told in docs/results.
+models, rotary positions and RMS norms, which learn faster. docs/results says how the numbers were found.
 """
 
 from anymax.attention import AttentionMappingConfig, SoftmaxConfig

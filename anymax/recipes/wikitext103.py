@@ -227,7 +227,7 @@ def adaptive_tied_one_width() -> RunConfig:
     """Adaptive softmax whose bands are all of width 512, all shared: 340.2M parameters, 25.48 validation perplexity
     published.
 
-    The model of Merity et al. 2018 as the paper has it; which projections it shares is not told.
+    The model of Merity et al. 2018 as the paper has it; which projections it shares is not stated.
     """
     output = AdaptiveOutputConfig(BANDS, dim=512, factor=1, tail_dropout=0.2)
     return transformer(AdaptiveInputConfig(BANDS, dim=512, factor=1), output, tie=Tie(projections=True, head=True))

@@ -1,6 +1,6 @@
 """The Dirichlet experiment over a grid: every output at every dimension and concentration, with several seeds.
 
-Every run has a folder of its own, so that a study that was stopped goes on; of a finished run its numbers are kept.
+Every run has a folder of its own, so that a study that was stopped resumes; of a finished run its numbers are kept.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def plan(
 
 
 def train_all(runs: Sequence[Run], *, jobs: int = 1, announce: Callable[[str], None]) -> None:
-    """Train what is not done yet, one after the other or so many at a time in processes of their own.
+    """Train what is not done yet, one after the other or several at a time in their own processes.
 
-    Ctrl-C has each save where it is; the same call goes on with them. A study whose settings changed is refused.
+    Ctrl-C has each save where it is; the same call resumes them. A study whose settings changed is refused.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -234,7 +234,7 @@ def _exit_after_parent() -> None:
 
 
 def _train(run: Run) -> str | None:
-    """Train or go on, and keep the numbers alone; why it ended early, if it did."""
+    """Train or resume, and keep the numbers alone; why it ended early, if it did."""
     if _leaving is not None and _leaving.is_set():
         return "signal"
     stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped

@@ -23,10 +23,10 @@ Drawn = TypeVar("Drawn")
 
 
 class Epochs(ABC, Generic[Drawn]):
-    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one goes on.
+    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one continues.
 
     `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
-    batch. The state does not depend on rank and world size, so a run may go on with another number of ranks.
+    batch. The state does not depend on rank and world size, so a run may resume with another number of ranks.
 
     Args:
         rank, world_size: which share of each batch to give. The shares of all ranks, one below the other, are the batch

@@ -24,7 +24,7 @@ class Cuts(NamedTuple):
 class ContiguousBatches(Batches):
     """The stream cut into parallel rows, read from left to right, for models that carry a state from batch to batch.
 
-    Row i of a batch goes on where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
+    Row i of a batch continues where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
     differ in length by one token at most, and nothing is cut off. The order is that of the text in every epoch.
 
     Args:

@@ -77,8 +77,8 @@ class SentenceBatches(Batches):
 
 def _sentence_ends(tokens: Tensor, eos: int) -> Tensor:
     """Where each sentence ends in the stream, its "<eos>" included; what follows the last one is a sentence too."""
-    pieces = tokens.split(SEARCHED)
-    found = [(piece == eos).nonzero().squeeze(1) + 1 + number * SEARCHED for number, piece in enumerate(pieces)]
+    chunks = tokens.split(SEARCHED)
+    found = [(chunk == eos).nonzero().squeeze(1) + 1 + number * SEARCHED for number, chunk in enumerate(chunks)]
     ends = torch.cat(found)
     if len(ends) and ends[-1] == len(tokens):
         return ends

@@ -1,4 +1,4 @@
-"""Dynamic evaluation: a model that goes on learning from the text it is measured on.
+"""Dynamic evaluation: a model that keeps learning from the text it is measured on.
 
 Every segment is scored before the step that learns from it, so that no word is known before it is predicted.
 """

@@ -55,7 +55,7 @@ class MatrixRank:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether values between tolerance and floor, which cannot be told from rounding, could add to the rank."""
+        """Whether values between tolerance and floor, which may be rounding errors, could add to the rank."""
         return self.tolerance < self.floor and self.rank < len(self.singular_values)
 
     @property

@@ -182,12 +182,12 @@ class LanguageModelingTask(Task):
 
     def by_frequency(self, split: Split, *, announce: Announce | None = None) -> LossByFrequency:
         """What adds up the losses of a split by training frequency; its `add` goes to `perplexity` as `each`."""
-        words, pieces = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
+        words, tokens = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
         return LossByFrequency(
             words.tokens(),
             self.prepared.words.counts,
             eos=self.prepared.words.eos,
-            pieces=None if self._ends is None else pieces.tokens(),
+            subwords=None if self._ends is None else tokens.tokens(),
             ends_word=self._ends,
         )
 
