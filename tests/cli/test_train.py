@@ -190,7 +190,7 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
 def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
     text = own_text()
     Path("other").mkdir()
-    Path("other/config.json").write_text('{"format": 1, "steps": 3, "mine": 1}')
+    Path("other/config.json").write_text('{"format": 2, "steps": 3, "mine": 1}')
     assert code_of("train", "dirichlet.linear", "--toy", "--folder", "another task") == 0
     mistakes = {
         f"train --toy --folder {text}": f"folder must be new or empty, but {text} is a file",
