@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from anymax.checks import check_counts, check_not_negative, check_positive
 
@@ -53,6 +53,8 @@ class SigConfig:
         shift: where the knee is.
         slope: how steep it is far below the knee; above it has slope 1.
     """
+
+    rate: ClassVar[float] = 1.0
 
     _: KW_ONLY
     shift: float = 0.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 
 from anymax.transforms.config import TransformConfig
 
@@ -185,6 +185,8 @@ class AdaptiveOutputConfig:
         head_projection: whether a projection stands before the words of the head; by default where widths differ.
     """
 
+    transform: ClassVar[None] = None
+
     cutoffs: tuple[int, ...] = ()
     _: KW_ONLY
     dim: int | None = None
@@ -275,6 +277,8 @@ class SparseOutputConfig:
         bias: whether every word has a number added to its score.
         label_smoothing: share of the target that is spread evenly over all words.
     """
+
+    transform: ClassVar[None] = None
 
     alpha: float = 1.5
     _: KW_ONLY

@@ -12,7 +12,11 @@ from anymax.models.language_model.model import LanguageModel, check_ids, check_o
 from anymax.models.lstm.config import AWDLSTMConfig
 from anymax.models.lstm.layer import LSTMLayer, RecurrentState
 from anymax.regularizers import activation_penalty, temporal_penalty, variational_dropout, word_dropout
-from anymax.vocabulary import OutputLayer
+from anymax.vocabulary import FixedInput, OutputLayer
+from anymax.vocabulary.output import TableOutput
+
+# The published start of the tables of an AWD-LSTM.
+TABLE_BOUND = 0.1
 
 
 class AWDLSTM(LanguageModel):
@@ -123,3 +127,11 @@ class Read(NamedTuple):
 
     raw_BNH: Tensor
     dropped_BNH: Tensor
+
+
+def draw_as_published(input: nn.Module, output: OutputLayer) -> None:
+    """Draw the tables of an AWD-LSTM, which start smaller than those of other models; layers without one stay."""
+    if isinstance(input, FixedInput):
+        nn.init.uniform_(input.table, -TABLE_BOUND, TABLE_BOUND)
+    if isinstance(output, TableOutput) and not (isinstance(input, FixedInput) and output.table is input.table):
+        nn.init.uniform_(output.table, -TABLE_BOUND, TABLE_BOUND)

@@ -1,10 +1,20 @@
 """Configs of recurrent language models, as plain data that imports no torch."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from anymax.models.sizes import check_sizes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from anymax.attention.config import AttentionMappingConfig
+    from anymax.models.lstm.awd_lstm import AWDLSTM
+    from anymax.models.lstm.model import LSTMLM
+    from anymax.vocabulary import OutputLayer
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,12 @@ class LSTMConfig:
     def widths(self) -> tuple[int, ...]:
         """How wide each layer is."""
         return (self.hidden_dim,) * self.num_layers
+
+    def build(self, input: nn.Module, output: OutputLayer, mapping: AttentionMappingConfig) -> LSTMLM:
+        """The language model between an input and an output layer; there is no attention to map."""
+        from anymax.models.lstm.model import LSTMLM
+
+        return LSTMLM(input, output, self)
 
     def toy(self) -> Self:
         """The same model at a size for tests."""
@@ -102,6 +118,13 @@ class AWDLSTMConfig:
     def widths(self) -> tuple[int, ...]:
         """How wide each layer is; a single one is the last."""
         return (*(self.hidden_dim,) * (self.num_layers - 1), self.output_dim)
+
+    def build(self, input: nn.Module, output: OutputLayer, mapping: AttentionMappingConfig) -> AWDLSTM:
+        """The language model between an input and an output layer, whose tables it draws anew as published."""
+        from anymax.models.lstm.awd_lstm import AWDLSTM, draw_as_published
+
+        draw_as_published(input, output)
+        return AWDLSTM(input, output, self)
 
     def toy(self) -> Self:
         """The same model at a size for tests."""

@@ -1,9 +1,19 @@
 """The shape of a Transformer, as plain data that imports no torch."""
 
+from __future__ import annotations
+
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from anymax.models.sizes import check_sizes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from anymax.attention.config import AttentionMappingConfig
+    from anymax.models.transformer.model import TransformerLM
+    from anymax.vocabulary import OutputLayer
 
 Positions = Literal["sinusoidal", "rotary", "none"]
 Norm = Literal["layer", "rms"]
@@ -71,6 +81,12 @@ class TransformerConfig:
     def output_dim(self) -> int:
         """How wide the vectors are that the output layer reads."""
         return self.model_dim
+
+    def build(self, input: nn.Module, output: OutputLayer, mapping: AttentionMappingConfig) -> TransformerLM:
+        """The language model between an input and an output layer."""
+        from anymax.models.transformer.model import TransformerLM
+
+        return TransformerLM(input, output, self, mapping=partial(mapping.build, self.num_heads))
 
     def toy(self) -> Self:
         """The same model at a size for tests."""
