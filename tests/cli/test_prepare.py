@@ -55,8 +55,8 @@ def test_a_named_corpus_is_encoded_and_shown(root: Path, cache: Path, capsys: py
     assert all((cache / cells[5]).exists() for cells in found.values())
     assert re.search(rf"^6 words, in [\d.]+ seconds\. Files lie in {cache}$", captured.out, re.MULTILINE)
     assert "<unk> does not occur in train" in captured.out
-    told = ["counting the words of ptb", *(f"encoding ptb {split}" for split in ("train", "valid", "test"))]
-    assert captured.err.splitlines() == told
+    printed = ["counting the words of ptb", *(f"encoding ptb {split}" for split in ("train", "valid", "test"))]
+    assert captured.err.splitlines() == printed
 
 
 def test_a_second_time_all_is_found(root: Path, capsys: pytest.CaptureFixture[str]):
@@ -102,7 +102,7 @@ def test_what_to_type_next_trains_on_that_text(text: Text):
         (["absent.txt"], "absent.txt is neither a file, nor a folder, nor the name of a corpus"),
         (["pydoc", "--bpe", "10"], "size must be at least"),
         (["pydoc", "--bpe", "500", "--min-count", "2"], "--min-count and --max-size are for words"),
-        (["pydoc", "--bpe", "500", "--tokenizer", "t.json"], "--bpe learns pieces and --tokenizer brings them"),
+        (["pydoc", "--bpe", "500", "--tokenizer", "t.json"], "--bpe learns subwords and --tokenizer brings them"),
         (["pydoc", "--tokenizer", "absent.json"], "absent.json"),
         (["pydoc", "--encoding", "latin-1"], "pydoc brings its own"),
         (["pydoc", "--min-count", "0"], "min_count must be at least 1, got 0"),
