@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
 _OfRun = arg(help_behavior_hint="(default: that of the run's config)")
 _NotAdapted = arg(help_behavior_hint="(default: the model stays as it is)")
-_AllText = arg(help_behavior_hint="(default: all of the training text)")
-_Block = arg(help_behavior_hint="(default: 5 where a state is carried, else what a window scores)")
+# Of options whose text says what is done by default.
+_Said = arg(help_behavior_hint="")
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class _Evaluate:
 class _Dynamic(DynamicEvaluation):
     __doc__ = DynamicEvaluation.__doc__
 
-    block: Annotated[int | None, _Block] = None
-    max_batches: Annotated[int | None, _AllText] = None
+    block: Annotated[int | None, _Said] = None
+    max_batches: Annotated[int | None, _Said] = None
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Loop:
         return step == self.total_steps or (every is not None and step % every == 0)
 
     def _accumulate(self, signals: StopSignals) -> tuple[Totals, float, bool]:
-        """Gradients of the batches of a step; sums, mean factor of the learning rate, and whether a rank should stop."""
+        """Gradients of the batches of a step; sums, mean factor of the learning rate, and whether to stop."""
         if self.batches.position == 0:
             self.carry = self.task.new_carry()
         number = min(self.config.accumulate, len(self.batches) - self.batches.position)

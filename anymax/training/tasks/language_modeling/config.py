@@ -77,7 +77,7 @@ class Evaluation:
         windows: windows of one length, of whole sentences up to it, or of one sentence each.
         first_window: whether the first window scores a whole "block", or no window scores more than the "stride",
             `block` - `context`, as in fairseq.
-        rows: for models that carry a state: the number of parallel rows the text is read as, each of which starts without
+        rows: for models that carry a state: the number of rows the text is read as, each of which starts without
             one. It is quicker and a little worse; 1 is exact.
     """
 
@@ -152,16 +152,16 @@ class LanguageModelOptions(EvaluationOptions):
         if not model.carries_state:
             if self.rows not in (None, 1):
                 raise ValueError(
-                    f"--rows must be 1 for a model that carries no state, got {self.rows}; its windows are read many at "
-                    "a time anyway"
+                    f"--rows must be 1 for a model that carries no state, got {self.rows}; its windows are read many "
+                    "at a time anyway"
                 )
             return
         for name, only in _WITHOUT_WINDOWS.items():
             value = getattr(self, name)
             if value not in (None, only):
                 raise ValueError(
-                    f"--{name.replace('_', '-')} must be {only} for a model that carries a state, got {value}; drop it, "
-                    "the text is read without windows"
+                    f"--{name.replace('_', '-')} must be {only} for a model that carries a state, got {value}; drop "
+                    "it, the text is read without windows"
                 )
 
     def evaluation(self, usual: Evaluation) -> Evaluation:
