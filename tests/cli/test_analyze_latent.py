@@ -74,7 +74,7 @@ def test_the_settings_of_a_choice_are_options():
         (["train", "latent.signalling_quick", "--distinct", "labels", "--num-candidates", "11"], "10 different labels"),
         (["compare", "latent.ssvae_quick", "latent.bits_quick", "--toy"], "recipes must be of one task to be compared"),
         (["compare", "latent.ssvae_quick", "sotu.softmax", "--toy"], "recipes must be of one task to be compared"),
-        (["compare", "latent.bits_quick.sfe", "--tokens", "9"], "tokens must be left out for latent.bits_quick.sfe"),
+        (["compare", "latent.bits_quick.sfe", "--tokens", "9"], "--tokens cannot be given for latent.bits_quick.sfe"),
         (["compare", "latent.bits_quick.sfe", "latent.bits_quick.x"], "must name a choice of the recipe"),
     ],
 )

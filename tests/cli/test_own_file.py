@@ -129,7 +129,7 @@ def test_what_an_own_file_lacks_is_reported(file: Path, capsys: pytest.CaptureFi
         "train my_task.py:quik": "my_task.py must have 'quik', got quick, slow, wrong; name one of those",
         "train my_task.py:wrong": "my_task.py:wrong must give a RunConfig or a TaskConfig, got int",
         "resume run --from": "--from must be followed by a file",
-        "compare my_task.py:quick my_task.py:slow --tokens 9": "tokens must be left out for my_task.py:quick",
+        "compare my_task.py:quick my_task.py:slow --tokens 9": "--tokens cannot be given for my_task.py:quick",
     }
     assert code_of("train", "my_task.py:quick", "--folder", "run", "--steps", "1") == 0
     for command, said in mistakes.items():

@@ -148,7 +148,7 @@ def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
         (["compare", PLAIN, PLAIN], "recipes must differ"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
-        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed must be left out"),
+        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed cannot be given"),
         (["compare", PLAIN, "--toy", "--data.path", "absent.txt", "--tokens", "9"], "absent.txt is neither"),
         (["compare", PLAIN, "--toy", "--threads", "1", "--data.path", "absent.txt", "--seconds", "1"], "absent.txt is"),
         (["prepare", "absent.txt"], "absent.txt is neither"),
