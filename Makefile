@@ -16,7 +16,7 @@ PIP_ARGS ?=
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
 	@echo "make demo      install into .venv, build the kernels, then train a language model (about two minutes)"
-	@echo "make coverage  run the tests and tell which lines they miss; takes longer"
+	@echo "make coverage  run the tests and list the lines they miss; takes longer"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff fix and format the code"
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
@@ -43,7 +43,7 @@ $(DEMO_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@$(INSTALL) -e ".[demo,plot]"
 	@touch $@
 
-# Without a compiler the torch reference serves, so `test` and `demo` go on; with one, a test fails unless the kernels load.
+# Without a compiler the torch reference serves, so `test` and `demo` continue; with one, a test fails unless the kernels load.
 test: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
 	@$(MAKE) --no-print-directory lint

@@ -26,7 +26,7 @@ class Looked:
     """What there is to see of a run.
 
     Args:
-        gallery: None where the images are features that nobody can look at.
+        gallery: None where the images are features that cannot be shown.
         counts: of a game, how often each message is the likeliest, the most frequent first; else None.
         curves: metrics of the validation split by step.
         calls: how often the loss was called for each example, by step of training.

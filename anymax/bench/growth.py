@@ -32,7 +32,7 @@ class Settings:
 
     Args:
         sizes: vocabularies.
-        most_eager_bytes: where torch's scores, their log-softmax and its gradient would take more, it is left out.
+        most_eager_bytes: where torch's scores, their log-softmax and its gradient would take more, it is skipped.
         std: deviation of the scores.
     """
 
@@ -57,7 +57,7 @@ def quick(threads: int | None = None) -> Settings:
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """One comparison per size of the vocabulary; `announce` is told each as it begins."""
+    """One comparison per size of the vocabulary; `announce` is called with each as it begins."""
     notes = (
         f"each step is a forward and backward of {settings.tokens} tokens of dimension {settings.dim} with targets by "
         f"Zipf's law, bands by cost, and scores of deviation {settings.std:g}",

@@ -82,7 +82,7 @@ def quick(scales: tuple[float, ...] = (1.0,), threads: int | None = None, peers:
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """Run every case; `announce` is told each step as it begins."""
+    """Run every case; `announce` is called with each step as it begins."""
     with_peers = settings.peers and peers.is_installed()
     notes = tuple(_notes(settings, with_peers))
     with machine.threads(settings.threads):

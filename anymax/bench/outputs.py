@@ -77,7 +77,7 @@ def quick(threads: int | None = None) -> Settings:
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """Run every comparison; `announce` is told each as it begins."""
+    """Run every comparison; `announce` is called with each as it begins."""
     notes = (
         "each ratio is the median of per-round ratios to the first row of its table, forward and backward, float32, "
         "with gradients for the hidden states and all parameters",

@@ -207,7 +207,7 @@ def _run(
     """Measure, show it and write it down; what was measured.
 
     Args:
-        settings: those of `measure`, which tell how many steps it announces.
+        settings: those of `measure`, with the number of steps it announces.
     """
     with _progress(settings.num_steps) as announce:
         report = measure(settings, announce)

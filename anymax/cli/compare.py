@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
-# Steps that tell how long a step takes; the later half of them counts.
+# Steps that are timed to estimate the time of a step; the later half of them counts.
 CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
 # Exit codes of trainings that a signal stopped; while they start or are tested they do not handle it.
@@ -105,8 +105,8 @@ def _compare(given: Comparison, options: list[str], command: str) -> int:
         ended = _run(jobs, lambda job: _command(job, [*options, *lengths[job.recipe]]), given.jobs, announce)
     failed = {job: code for job, code in ended.items() if code not in (0, *STOPPED)}
     if failed:
-        told = [f"{job.folder.name}: {_last_line(job, code)} (more in {job.log})" for job, code in failed.items()]
-        raise ValueError(f"a training failed: {'; '.join(told)}")
+        reasons = [f"{job.folder.name}: {_last_line(job, code)} (more in {job.log})" for job, code in failed.items()]
+        raise ValueError(f"a training failed: {'; '.join(reasons)}")
     stopped = [_how_far(job) for job, code in ended.items() if code in STOPPED]
     if stopped:
         named = ", ".join(stopped)
@@ -126,11 +126,11 @@ def _check(given: Comparison, options: list[str]) -> None:
     check_counts(seeds=given.seeds, jobs=given.jobs, **checks.given(tokens=given.tokens))
     check_positive(**checks.given(seconds=given.seconds))
     if any(word.partition("=")[0] == "--seed" for word in options):
-        raise ValueError("--seed must be left out, as every training has its own; --seeds says how many, from 1")
+        raise ValueError("--seed cannot be given, as every training has its own; --seeds says how many, from 1")
     named = [name for name in ("--steps", "--epochs") if any(word.partition("=")[0] == name for word in options)]
     budgets = [*named, *(["--tokens"] if given.tokens else []), *(["--seconds"] if given.seconds else [])]
     if len(budgets) > 1:
-        raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; leave out all but one")
+        raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; drop all but one")
     if len(set(given.recipes)) < len(given.recipes):
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
     first = new_run(given.recipes[0], options).config.task
@@ -160,7 +160,7 @@ def _train_words(recipe: str, options: list[str]) -> int:
     with Announcer() as announce:
         words = new_run(recipe, options).config.task.num_train_words(announce)
     if words is None:
-        raise ValueError(f"tokens must be left out for {recipe}, which reads no text; give --epochs or --steps")
+        raise ValueError(f"--tokens cannot be given for {recipe}, which reads no text; give --epochs or --steps")
     return words
 
 
@@ -199,7 +199,7 @@ def _command(job: Job, options: list[str]) -> list[str]:
 
 
 def _check_settings(job: Job, options: list[str]) -> None:
-    """Refuse to go on with a training of an earlier comparison that had other settings."""
+    """Refuse to resume a training of an earlier comparison that had other settings."""
     if not (job.folder / CONFIG).exists():
         return
     asked = with_absolute_paths(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
@@ -234,7 +234,7 @@ def _run(jobs: list[Job], command: Callable[[Job], list[str]], at_once: int, ann
 
 
 class Children:
-    """Trainings in processes of their own that end with the block, and with this process however it ends.
+    """Trainings in child processes that end with the block, and with this process however it ends.
 
     Whatever ends the block has them save and waits for them. Ctrl-C and SIGTERM raise KeyboardInterrupt.
     """

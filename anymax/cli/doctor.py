@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich.table import Column, Table
-from rich.text import Text
 from tyro.conf import arg
 
 from anymax.cli.console import Console
+from anymax.display import Row, Styled, Table
 
 _STYLES = {"good": "green", "plain": "", "absent": "dim", "problem": "bold yellow"}
 _MAPS = Path("/proc/self/maps")
@@ -34,14 +33,16 @@ def doctor(*, strict: Annotated[bool, arg(help_behavior_hint="")] = False) -> in
         strict: exit with 1 if the native kernels are missing.
     """
     findings = list(examine())
-    table = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
-    for finding in findings:
-        table.add_row(Text(finding.subject, style="bold"), Text(finding.found, style=_STYLES[finding.status]))
-        if finding.advice:
-            table.add_row("", Text(f"-> {finding.advice}"))
-    Console().print(table)
+    rows = tuple(row for finding in findings for row in _rows(finding))
+    Console().print(Table(("subject", "found"), rows, is_grid=True).terminal())
     native_missing = any(one.subject == "native kernels" and one.status == "problem" for one in findings)
     return 1 if strict and native_missing else 0
+
+
+def _rows(finding: Finding) -> Iterator[Row]:
+    yield Styled(finding.subject, "bold"), Styled(finding.found, _STYLES[finding.status])
+    if finding.advice:
+        yield "", f"-> {finding.advice}"
 
 
 def examine() -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _openmp() -> Finding:
-    """OpenMP runtimes in this process, once the kernels are loaded; each has a pool of threads of its own."""
+    """OpenMP runtimes in this process, once the kernels are loaded; each has its own pool of threads."""
     if not _MAPS.exists():
         return Finding("OpenMP", "not known: this system does not list a process's libraries", "absent")
     runtimes = openmp_runtimes(_MAPS.read_text(errors="backslashreplace"))

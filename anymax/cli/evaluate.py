@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,8 +13,10 @@ from anymax.cli import own_file
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.cli.train import is_help_alone, name_and_options, parse, print_help
+from anymax.evaluation.adaptation.config import DynamicEvaluation
 from anymax.training.run_folder.folder import EVALUATIONS, read_config, write_json
 from anymax.training.task_config import EvaluationOptions, Report
+from anymax.training.tasks.language_modeling.config import LanguageModelOptions
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
@@ -22,13 +24,17 @@ if TYPE_CHECKING:
     from anymax.training.task import Task
 
 _Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
+_OfRun = arg(help_behavior_hint="(default: that of the run's config)")
+_NotAdapted = arg(help_behavior_hint="(default: the model stays as it is)")
+# Of options whose text says what is done by default.
+_Said = arg(help_behavior_hint="")
 
 
 @dataclass(frozen=True)
 class _Evaluate:
     """Measure the model of a run: perplexity for language models, the metrics of the task for others.
 
-    A task may have further options; `anymax evaluate RUN --help` lists those of a run. A run of a task of your own
+    A task may have further options; `anymax evaluate RUN --help` lists those of a run. A run of your own task
     needs its file: --from my_task.py.
 
     Args:
@@ -40,6 +46,33 @@ class _Evaluate:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     split: Literal["valid", "test"] = "test"
     step: Annotated[int | None, _Best] = None
+
+
+@dataclass(frozen=True)
+class _Dynamic(DynamicEvaluation):
+    __doc__ = DynamicEvaluation.__doc__
+
+    block: Annotated[int | None, _Said] = None
+    max_batches: Annotated[int | None, _Said] = None
+
+
+@dataclass(frozen=True)
+class _LanguageModelOptions(LanguageModelOptions):
+    # The same options, with their defaults in words.
+    __doc__ = LanguageModelOptions.__doc__
+
+    block: Annotated[int | None, _OfRun] = None
+    context: Annotated[int | None, _OfRun] = None
+    windows: Annotated[Literal["contiguous", "sentences", "single"] | None, _OfRun] = None
+    first_window: Annotated[Literal["block", "stride"] | None, _OfRun] = None
+    rows: Annotated[int | None, _OfRun] = None
+    adapt: Annotated[Literal["cache", "dynamic"] | None, _NotAdapted] = None
+    dynamic: _Dynamic = field(default_factory=_Dynamic)
+
+    def plain(self) -> LanguageModelOptions:
+        """The options as the task knows them."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return LanguageModelOptions(**values | {"dynamic": DynamicEvaluation(**vars(self.dynamic))})
 
 
 @dataclass(frozen=True)
@@ -66,20 +99,22 @@ def evaluate(arguments: Sequence[str]) -> int:
         raise ValueError("evaluate needs the folder of a run, got none; write anymax evaluate RUN")
     tasks, options = own_file.take_option(options)
     config = read_config(name, tasks)
-    usual = _Options(config.task.evaluation_options)
+    offered = config.task.evaluation_options
+    usual = _Options(_LanguageModelOptions() if type(offered) is LanguageModelOptions else offered)
     given = parse(usual, options, f"anymax evaluate {name}", "Measure the model of a run.")
+    chosen = given.options.plain() if isinstance(given.options, _LanguageModelOptions) else given.options
     run = Path(name)
     from anymax.training import open_run
 
     with Announcer() as announce:
         task = open_run(run, config=config, step=given.step, announce=announce).task
-        report = task.report(given.split, given.options, announce=announce)
+        report = task.report(given.split, chosen, announce=announce)
     for line in report.lines():
         say(line)
     for table in report.tables():
         Console().print(table.terminal())
     step = [] if given.step is None else [f"step-{given.step}"]
-    for path in write(report, run, "-".join([given.split, *step, *given.options.changed()])):
+    for path in write(report, run, "-".join([given.split, *step, *chosen.changed()])):
         say(f"Wrote {path}")
     return 0
 

@@ -1,4 +1,4 @@
-"""`anymax finetune RUN`: a second stage that goes on from the best weights of a run, averaged from the first step."""
+"""`anymax finetune RUN`: a second stage that starts from the best weights of a run, averaged from the first step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SecondStage:
 
 @dataclass(frozen=True)
 class _Finetune:
-    """Train on from the best weights of a run with averaged SGD, until that no longer helps.
+    """Continue from the best weights of a run with averaged SGD, until that no longer helps.
 
     Every setting of the run is an option too: --optimizer.lr, --stop.window and so on. `anymax finetune RUN --help`
     lists them with their values.
@@ -58,7 +58,7 @@ class _Finetune:
 
 
 def finetune(arguments: Sequence[str]) -> int:
-    """Go on from the best weights of a run with averaged SGD, until that no longer helps."""
+    """Continue from the best weights of a run with averaged SGD, until that no longer helps."""
     name, options = name_and_options(arguments, "")
     if is_help_alone(name, options):
         return print_help(_Finetune, "anymax finetune")
@@ -72,7 +72,7 @@ def finetune(arguments: Sequence[str]) -> int:
 
 
 def second_stage(run: Path, options: Sequence[str]) -> RunConfig:
-    """The config of a run with what its second stage has of its own."""
+    """The config of a run with the settings of its second stage."""
     from anymax.training import read_config
 
     config = read_config(run)
@@ -100,7 +100,7 @@ def _averaged(config: RunConfig, run: Path, options: Sequence[str]) -> AveragedS
     if not any(word.partition("=")[0] in ("--optimizer.lr", *HELP) for word in options):
         command = shlex.join(["anymax", "finetune", str(run), "--optimizer.lr", "1"])
         raise ValueError(
-            f"optimizer.lr must be given where a run was trained with {type(before).__name__}, whose rate means "
-            f"something else than that of SGD; write {command}, or what suits it"
+            f"optimizer.lr must be given where a run was trained with {type(before).__name__}, whose learning rate "
+            f"means something else than that of SGD; write {command}, or what suits it"
         )
     return AveragedSGDConfig(before.lr, begin=AtEpoch(0))

@@ -1,4 +1,4 @@
-"""`anymax prepare CORPUS`: bring a corpus, count its words, encode it, and show what came of it."""
+"""`anymax prepare CORPUS`: bring a corpus, count its words, encode it, and show the counts."""
 
 import shlex
 import time
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich import box
-from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
@@ -17,6 +15,7 @@ from anymax.cli.train import DEFAULT_RECIPE
 from anymax.data.text.config import BPE, Text, Words
 from anymax.data.text.hub import HUB_SETS, bring
 from anymax.data.text.named import NAMED, AbsentCorpus, find_root
+from anymax.display import Table
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 # Names of files are long; a narrow terminal may wrap them, but a table must not cut them.
 TABLE_WIDTH = 110
-# Trains on pieces of words; the default recipe trains on words.
+# Trains on subwords; the default recipe trains on words.
 RECIPE_FOR_SUBWORDS = "sotu.bpe_tied"
 
 _Corpus = arg(metavar="CORPUS")
@@ -51,16 +50,16 @@ def prepare(
     Counts, lexicons and encoded files are kept in the folder ANYMAX_CACHE, by default in your cache folder.
 
     Args:
-        corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or a file or folder of your own.
+        corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or your own file or folder.
         root: the folder of named corpora. One that is not there is brought from the Hugging Face hub, where the
             datasets package is installed.
         encoding: how the characters of your own text are written, such as latin-1.
         splitting: how lines of your own text become words.
-        min_count: words seen less often are left out.
-        max_size: the most words; the rarest are left out.
-        bpe: cut words into pieces, so many in all, found by byte-pair encoding.
+        min_count: words seen less often become "<unk>".
+        max_size: the most words; the rarest become "<unk>".
+        bpe: the number of subwords to learn by byte-pair encoding.
         tokenizer: cut words as this tokenizer.json says.
-        pad_to_multiple: make the number of words or pieces a multiple of this.
+        pad_to_multiple: make the number of words or subwords a multiple of this.
     """
     units = _units(min_count, max_size, bpe, tokenizer, pad_to_multiple)
     if corpus in NAMED:
@@ -74,7 +73,7 @@ def prepare(
             done = _prepare(text, announce)
     except (OSError, ModuleNotFoundError) as error:
         raise ValueError(str(error)) from error
-    Console(width=max(Console().width, TABLE_WIDTH)).print(_table(done))
+    Console(width=max(Console().width, TABLE_WIDTH)).print(_table(done).terminal())
     for line in _remarks(done):
         say(line)
     return 0
@@ -95,9 +94,11 @@ def _units(
     if bpe is None and tokenizer is None:
         return Words(min_count, max_size, pad_to_multiple)
     if (min_count, max_size) != (1, None):
-        raise ValueError("--min-count and --max-size are for words, --bpe and --tokenizer for pieces; leave some out")
+        raise ValueError(
+            "--min-count and --max-size are for words, --bpe and --tokenizer for subwords; drop one of the two"
+        )
     if bpe is not None and tokenizer is not None:
-        raise ValueError("--bpe learns pieces and --tokenizer brings them; leave one out")
+        raise ValueError("--bpe learns subwords and --tokenizer brings them; drop one of the two")
     return BPE(BPE.size if bpe is None else bpe, pad_to_multiple, tokenizer)
 
 
@@ -125,14 +126,13 @@ def _prepare(text: Text, announce: Callable[[str], None]) -> _Done:
 
 
 def _table(done: _Done) -> Table:
-    headings = ("lines", "tokens", "unknown", "types", "seconds")
-    columns = [Column(heading, justify="right") for heading in headings]
-    table = Table("split", *columns, Column("file", overflow="fold"), box=box.SIMPLE)
+    rows = []
     for split, encoded in done.prepared.splits.items():
         share = encoded.num_unknown / encoded.num_tokens
         numbers = (f"{encoded.num_lines:,}", f"{encoded.num_tokens:,}", f"{share:.2%}", f"{_num_types(encoded):,}")
-        table.add_row(split, *numbers, f"{done.seconds[split]:.1f}", encoded.path.name)
-    return table
+        rows.append((split, *numbers, f"{done.seconds[split]:.1f}", encoded.path.name))
+    columns = ("split", "lines", "tokens", "unknown", "types", "seconds", "file")
+    return Table(columns, tuple(rows), text_columns=("file",))
 
 
 def _num_types(encoded: "Encoded") -> int:
@@ -147,7 +147,7 @@ def _num_types(encoded: "Encoded") -> int:
 def _remarks(done: _Done) -> Iterator[str]:
     """What the table does not say, and what to type next."""
     prepared = done.prepared
-    unit = "words" if prepared.subwords is None else f"pieces of {len(prepared.words):,} words"
+    unit = "words" if prepared.subwords is None else f"subwords of {len(prepared.words):,} words"
     yield f"{len(prepared.lexicon):,} {unit}, in {done.seconds['units']:.1f} seconds. Files lie in {prepared.cache}"
     absent = [split for split in ("valid", "test") if split not in prepared.splits]
     if absent:

@@ -71,7 +71,7 @@ class Counted(ProgressColumn):
 
 
 class Terminal:
-    """Shows a training: a live bar with loss, perplexity, speed, rate and time left, and a line per evaluation.
+    """Shows a training: a live bar with loss, perplexity, speed, learning rate and time left; a line per evaluation.
 
     Args:
         is_likelihood: whether the exponential of the loss is a perplexity.

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from rich.table import Column, Table
-from rich.text import Text
 from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
+from anymax.display import Noted, Row, Styled, Table
 
 
 def recipes(containing: Annotated[Positional[str], arg(metavar="[TEXT]", help_behavior_hint="")] = "") -> int:
@@ -15,18 +14,21 @@ def recipes(containing: Annotated[Positional[str], arg(metavar="[TEXT]", help_be
     Args:
         containing: only recipes whose name contains this.
     """
-    from anymax.recipes import choices, find, names
+    from anymax.recipes import names
 
     chosen = [name for name in names() if containing in name]
     if not chosen:
         raise ValueError(f"no recipe's name contains {containing!r}; `anymax recipes` lists them all")
-    table = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
-    for name in chosen:
-        offered = choices(name)
-        option = "" if offered is None else f" --{offered.argument} {' | '.join(offered.values)}"
-        table.add_row(Text(name, style="bold"), Text(first_line(find(name).__doc__ or "")) + Text(option, style="dim"))
-    Console().print(table)
+    Console().print(Table(("recipe", "description"), tuple(map(_row, chosen)), is_grid=True).terminal())
     return 0
+
+
+def _row(name: str) -> Row:
+    from anymax.recipes import choices, find
+
+    offered = choices(name)
+    option = "" if offered is None else f"--{offered.argument} {' | '.join(offered.values)}"
+    return Styled(name, "bold"), Noted(first_line(find(name).__doc__ or ""), option)
 
 
 def first_line(docstring: str) -> str:

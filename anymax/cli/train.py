@@ -70,11 +70,11 @@ class NewRun:
 
 @dataclass(frozen=True)
 class OldRun:
-    """A run to go on with.
+    """A run to resume.
 
     Args:
         settings: those of the run; what is changed here holds from now on.
-        step: the checkpoint to go on from; later ones are removed.
+        step: the checkpoint to resume from; later ones are removed.
     """
 
     settings: Annotated[Settings, arg(name="")]
@@ -86,7 +86,7 @@ class _Resume:
     """Continue a run where it stopped.
 
     Every setting of the run is an option too, and a changed one holds from now on: --steps, --optimizer.lr and so on.
-    `anymax resume RUN --help` lists them with the values of the run. A run of a task of your own needs its file:
+    `anymax resume RUN --help` lists them with the values of the run. A run of your own task needs its file:
     --from my_task.py.
 
     Args:
@@ -141,7 +141,7 @@ def new_run(recipe: str, options: list[str]) -> NewRun:
 
 
 def resume(arguments: Sequence[str]) -> int:
-    """Go on where a run stopped."""
+    """Resume a run where it stopped."""
     from anymax.training import read_config
 
     name, options = name_and_options(arguments, "")
@@ -151,7 +151,7 @@ def resume(arguments: Sequence[str]) -> int:
         raise ValueError("resume needs the folder of a run, got none; write anymax resume RUN")
     tasks, options = own_file.take_option(options)
     before = settings_of(read_config(name, tasks), options)
-    given = parse(OldRun(before), options, f"anymax resume {name}", "Go on where a run stopped.")
+    given = parse(OldRun(before), options, f"anymax resume {name}", "Resume a run where it stopped.")
     config = given.settings.config()
     from anymax.training import resume as start
 
@@ -168,7 +168,7 @@ def finish(outcome: Outcome, config: RunConfig) -> int:
     if outcome.stopped == "diverged":
         return 1
     if outcome.stopped == "signal":
-        say(f"Go on with: {_command('resume', run)}")
+        say(f"Resume with: {_command('resume', run)}")
         return INTERRUPTED
     if _is_shared():
         # Measuring needs no second process, and one alone cannot join the group again.

@@ -2,7 +2,7 @@
 
 from anymax.display.figure import COLOURS, Figure, clean, legend_below
 from anymax.display.page import Bullets, Code, Heading, Page, Paragraph, Part
-from anymax.display.table import Cell, Noted, Row, Section, Table
+from anymax.display.table import Cell, Noted, Row, Section, Styled, Table
 
 __all__ = [
     "COLOURS",
@@ -17,6 +17,7 @@ __all__ = [
     "Part",
     "Row",
     "Section",
+    "Styled",
     "Table",
     "clean",
     "legend_below",

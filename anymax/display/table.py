@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,13 +24,21 @@ class Noted:
 
 
 @dataclass(frozen=True)
+class Styled:
+    """A cell with a style on terminals, as "bold yellow"; elsewhere it is plain text."""
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading among the rows, which holds until the next."""
 
     name: str
 
 
-Cell = str | Noted
+Cell = str | Noted | Styled
 Row = tuple[Cell, ...]
 
 
@@ -42,11 +50,15 @@ class Table:
         columns: their headings.
         rows: a cell for every column, or the heading of a section.
         title: above the table.
+        text_columns: headings of further columns to align to the left, as sentences and names of files.
+        is_grid: show the rows on a terminal without headings and rules.
     """
 
     columns: tuple[str, ...]
     rows: tuple[Row | Section, ...]
     title: str = ""
+    text_columns: tuple[str, ...] = ()
+    is_grid: bool = False
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -59,10 +71,12 @@ class Table:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable()
+        table = RichTable.grid(padding=(0, 2)) if self.is_grid else RichTable()
         for place, name in enumerate(self.columns):
             # What is cut off could be another name, or another number.
-            table.add_column(Text(name), justify="right" if place else "left", overflow="fold")
+            justify: Literal["left", "right"] = "left" if self._is_left(place) else "right"
+            # Names in a grid are short, and what follows them is text that can be wrapped.
+            table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=self.is_grid and not place)
         for row in self.rows:
             if isinstance(row, Section):
                 table.add_section()
@@ -75,7 +89,8 @@ class Table:
     def markdown(self) -> str:
         """The table in Markdown, under its title as a heading of the third level."""
         lines = [f"### {self.title}", ""] if self.title else []
-        lines += [f"| {' | '.join(map(_escaped, self.columns))} |", "|---|" + "---:|" * (len(self.columns) - 1)]
+        rules = ["---" if self._is_left(place) else "---:" for place in range(len(self.columns))]
+        lines += [f"| {' | '.join(map(_escaped, self.columns))} |", f"|{'|'.join(rules)}|"]
         for row in self.rows:
             cells = [f"**{_escaped(row.name)}**"] if isinstance(row, Section) else [_in_markdown(cell) for cell in row]
             lines.append(f"| {' | '.join(cells + [''] * (len(self.columns) - len(cells)))} |")
@@ -93,10 +108,13 @@ class Table:
         rows = [
             {"section": row.name}
             if isinstance(row, Section)
-            else [cell if isinstance(cell, str) else {"text": cell.text, "note": cell.note} for cell in row]
+            else [{"text": cell.text, "note": cell.note} if isinstance(cell, Noted) else _text(cell) for cell in row]
             for row in self.rows
         ]
         return {"kind": "table", "title": self.title, "columns": list(self.columns), "rows": rows}
+
+    def _is_left(self, place: int) -> bool:
+        return not place or self.is_grid or self.columns[place] in self.text_columns
 
     def _html_cells(self, row: Row | Section) -> str:
         if isinstance(row, Section):
@@ -104,23 +122,29 @@ class Table:
         return "".join(f"<td>{_in_html(cell)}</td>" for cell in row)
 
 
+def _text(cell: str | Styled) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
 def _styled(cell: Cell) -> Any:
     from rich.text import Text
 
+    if isinstance(cell, Styled):
+        return Text(cell.text, style=cell.style)
     if isinstance(cell, str):
         return Text(cell)
     return Text.assemble(cell.text, " ", (cell.note, "dim")) if cell.note else Text(cell.text)
 
 
 def _in_markdown(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return _escaped(cell)
+    if not isinstance(cell, Noted):
+        return _escaped(_text(cell))
     return f"{_escaped(cell.text)} `{_escaped(cell.note)}`" if cell.note else _escaped(cell.text)
 
 
 def _in_html(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return escape(cell)
+    if not isinstance(cell, Noted):
+        return escape(_text(cell))
     return f"{escape(cell.text)} <small>{escape(cell.note)}</small>" if cell.note else escape(cell.text)
 
 

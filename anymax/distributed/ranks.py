@@ -26,7 +26,7 @@ UNTIL_IDLE = 0.1
 
 
 class PeerError(OSError):
-    """Another process of the run failed or is gone."""
+    """Another process of the run failed or ended."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ _joins = count()
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    """Whether torch says that a peer is gone; gloo's own errors have no type of their own."""
+    """Whether torch reports a lost peer; gloo's errors have no type to tell them by."""
     lost = ("onnection closed", "onnection reset", "onnection refused", "roken pipe", "ocket Timeout", "imed out")
     return isinstance(error, dist.DistError) or any(part in str(error) for part in lost)
 
@@ -189,7 +189,7 @@ def _device(name: Literal["auto", "cpu", "cuda"], local_rank: int) -> torch.devi
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise ValueError(
-            "device must be 'cpu' where torch finds no GPU, got 'cuda'; `anymax doctor` tells what it finds"
+            "device must be 'cpu' where torch finds no GPU, got 'cuda'; `anymax doctor` lists what it finds"
         )
     if name == "cpu" or not available:
         return torch.device("cpu")

@@ -16,16 +16,16 @@ def check_options(reduction: str, label_smoothing: float, memory_budget: int | N
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
     if memory_budget is not None and (isinstance(memory_budget, bool) or not isinstance(memory_budget, int)):
-        came = type(memory_budget).__name__
-        raise TypeError(f"memory_budget must be a whole number of bytes, got {came}; leave it out for the default")
+        found = type(memory_budget).__name__
+        raise TypeError(f"memory_budget must be an integer of bytes, got {found}; None takes the default")
 
 
 def check_pieces(loss: str, pieces: Sequence[Piece[Tensor]], target: Tensor, group: int | None) -> None:
     """Tensors fit each other and the target; its values are checked where they are read."""
     if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
-        came = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        found = target.dtype if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"target must be a tensor of classes, int64 or int32, got {came}; {loss} takes no distributions"
+            f"target must be a tensor of classes, int64 or int32, got {found}; {loss} takes no distributions"
         )
     # What the caller knows the hidden states by.
     name = "hidden" if group is None else "experts"
@@ -42,8 +42,8 @@ def check_pieces(loss: str, pieces: Sequence[Piece[Tensor]], target: Tensor, gro
 
 def check_floating_point(name: str, value: Tensor) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"{name} must be a floating-point tensor, got {came}; convert with .float()")
+        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name} must be a floating-point tensor, got {found}; convert with .float()")
 
 
 def _check_shapes(name: str, piece: Piece[Tensor], leading: tuple[int, ...]) -> None:
@@ -58,7 +58,7 @@ def _check_shapes(name: str, piece: Piece[Tensor], leading: tuple[int, ...]) -> 
         )
     if tuple(hidden.shape[:-1]) != leading:
         raise ValueError(
-            f"{name} must have the shape of target and what a target has of its own, {(*leading, weight.shape[1])}, "
+            f"{name} must have the shape of target and a vector for each target, {(*leading, weight.shape[1])}, "
             f"got {tuple(hidden.shape)}"
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):

@@ -30,7 +30,7 @@ from anymax.vocabulary import (
 BANDS = (60_000, 160_000)
 # The words that the benchmark counts three times or more.
 WORDS = Words(min_count=3, pad_to_multiple=8)
-PIECES = BPE(size=32_347)
+SUBWORDS = BPE(size=32_347)
 # The paper's 16,000 + 137,000 (1 + 2 + 4).
 STEPS = 975_000
 
@@ -71,13 +71,13 @@ def transformer(
 
 
 def bpe_tied() -> RunConfig:
-    """Pieces of words in and out, one table for both (BPE-T): 234.7M parameters, 27.51 test perplexity published."""
-    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=PIECES)
+    """Subwords in and out, one table for both (BPE-T): 234.7M parameters, 27.51 test perplexity published."""
+    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=SUBWORDS)
 
 
 def bpe() -> RunConfig:
-    """Pieces of words in and out (BPE): 267.8M parameters, 27.13 test perplexity published."""
-    return transformer(FixedInputConfig(), FullOutputConfig(), units=PIECES)
+    """Subwords in and out (BPE): 267.8M parameters, 27.13 test perplexity published."""
+    return transformer(FixedInputConfig(), FullOutputConfig(), units=SUBWORDS)
 
 
 def adaptive_softmax() -> RunConfig:

@@ -1,8 +1,8 @@
 """Seven outputs on one experiment: a free vector for each of 500 contexts, random distributions over 200 words.
 
-Ganea et al. 2019 do not tell their numbers of contexts, words and dimensions. These separate the outputs and take
-seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them. Rates
-were tuned for each output alone; docs/results lists what was tried.
+Ganea et al. 2019 do not report their numbers of contexts, words and dimensions. These separate the outputs and take
+seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them.
+Learning rates were tuned for each output alone; docs/results lists what was tried.
 """
 
 from anymax.training.config import RunConfig
@@ -21,7 +21,7 @@ def dirichlet(
     dim: int = 8,
     concentration: float = 0.01,
 ) -> RunConfig:
-    """An output and how it is trained: whole batches, Adam, a rate that falls to zero."""
+    """An output and how it is trained: whole batches, Adam, a learning rate that falls to zero."""
     return RunConfig(
         DirichletConfig(500, 200, dim, concentration, output),
         AdamConfig(lr),

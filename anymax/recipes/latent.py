@@ -38,7 +38,7 @@ Codes = Literal["sparsemap", "budget", "topk", "sfe", "sfe_plus", "nvil", "gumbe
 
 MNIST = ImageSet("mnist", valid=10_000)
 WARM_LR = 1e-3
-# The rate each was published with, from a grid of five.
+# The learning rate each was published with, from a grid of five.
 CLASSES: dict[str, tuple[EstimatorConfig, float]] = {
     "sparse": (SparseMarginalConfig(), 5e-4),
     "dense": (DenseMarginalConfig(), 1e-3),
@@ -49,8 +49,8 @@ CLASSES: dict[str, tuple[EstimatorConfig, float]] = {
     "st_gumbel": (GumbelConfig(1e-4, hard=True), 1e-3),
     "sum_and_sample": (SumAndSampleConfig(1), 1e-3),
 }
-# The rate and the weight of the entropy each was published with, from a grid of nine. For the last none is published;
-# without a baseline it ends in one message for all.
+# The learning rate and the weight of the entropy each was published with, from a grid of nine. For the last none is
+# published; without a baseline it ends in one message for all.
 MESSAGES: dict[str, tuple[EstimatorConfig, float, float]] = {
     "sparse": (SparseMarginalConfig(), 5e-3, 0.1),
     "dense": (DenseMarginalConfig(), 1e-3, 0.1),
@@ -62,7 +62,7 @@ MESSAGES: dict[str, tuple[EstimatorConfig, float, float]] = {
     "st_gumbel": (GumbelConfig(1e-5, hard=True), 1e-3, 0.01),
     "sum_and_sample": (SumAndSampleConfig(1, baseline="average"), 1e-3, 0.1),
 }
-# What Fashion-MNIST needs instead: rate, weight of the entropy, and what scores are divided by, the best of a grid.
+# What Fashion-MNIST needs instead: learning rate, weight of the entropy, and the divisor of scores, the best of a grid.
 CLOTHES: dict[str, tuple[float, float, float]] = {
     "sparse": (5e-3, 0.1, 10.0),
     "dense": (1e-3, 0.1, 1.0),
@@ -76,7 +76,7 @@ CLOTHES: dict[str, tuple[float, float, float]] = {
 }
 # Those whose receiver draws its pick, and learns from success alone.
 BY_SUCCESS = {"sfe_success": ScoreFunctionConfig("average"), "sfe_plus": ScoreFunctionConfig("sample")}
-# For 32 and for 128 bits: what they were published with, from a grid of three rates.
+# For 32 and for 128 bits: what they were published with, from a grid of three learning rates.
 SHORT_CODES: dict[str, tuple[EstimatorConfig, BitMappingConfig, float, int]] = {
     "sparsemap": (SparseMarginalConfig(), SparseMapConfig(), 2e-3, 64),
     "budget": (SparseMarginalConfig(), SparseMapConfig(16), 2e-3, 64),

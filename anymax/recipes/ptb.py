@@ -1,8 +1,8 @@
 """A small AWD-LSTM on the Penn Treebank: what its output layer may be, and what each part of it is worth.
 
 Sizes and training are those of `small_awd`, the same for all but what a recipe names. The outputs are trained for a
-few epochs, with a rate that falls. `regularized` and what is taken away from it have a constant rate, averages and
-half the published dropout: they are for a text small enough to learn by heart, as the validation split is.
+few epochs, with a learning rate that falls. `regularized` and what is taken away from it have a constant learning rate,
+averages and half the published dropout: they are for a text small enough to overfit, as the validation split shows.
 """
 
 from dataclasses import replace
@@ -73,13 +73,13 @@ def sparse() -> RunConfig:
 
 
 def averaged() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: a constant rate, and averages from when the validation loss no longer falls."""
+    """Penn Treebank, small AWD-LSTM: constant learning rate, averages from when the validation loss no longer falls."""
     config = _small(LINEAR, epochs=8.0, optimizer=AVERAGED, schedule=Constant())
     return replace(config, evaluate_every=800)
 
 
 def regularized() -> RunConfig:
-    """Penn Treebank, small AWD-LSTM: half the published dropout, for a text small enough to learn by heart."""
+    """Penn Treebank, small AWD-LSTM: half the published dropout, for a text small enough to overfit."""
     return _regularized()
 
 

@@ -34,10 +34,10 @@ CHARACTERS_IN = CharacterInputConfig(16, ((1, 16), (2, 32), (3, 48), (4, 64), (5
 SHARES, FACTOR = (0.12, 0.36), 2
 ADAPTIVE_IN = AdaptiveInputConfig(shares=SHARES, factor=FACTOR)
 ADAPTIVE_OUT = AdaptiveOutputConfig(shares=SHARES, factor=FACTOR)
-PIECE_IN, PIECE_OUT = FixedInputConfig(), FullOutputConfig()
+SUBWORD_IN, SUBWORD_OUT = FixedInputConfig(), FullOutputConfig()
 
 WORDS = Words()
-PIECES = BPE(size=24_000)
+SUBWORDS = BPE(size=24_000)
 
 
 def small(

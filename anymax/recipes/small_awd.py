@@ -1,8 +1,8 @@
 """What the AWD-LSTMs for two cores share: the sizes, and how they are trained.
 
 Narrow vectors before the output, so that the rank of its scores is tight and output layers have something to loosen.
-Short batches, little dropout and Adam are what learns most in few epochs, and one rate is the best of those tried for
-every output.
+Short batches, little dropout and Adam learn most in few epochs, and one learning rate is the best of those tried
+for every output.
 """
 
 from anymax.data.text.config import Text

@@ -4,8 +4,8 @@ Their figures count parameters with a vocabulary of 267,744 words, which has two
 rounded up to a multiple of 8. Where the paper and the published code differ the paper is followed, and the code in
 `adaptive_tied_fairseq` alone.
 
-All adaptive outputs drop 0.2 of what is projected to a tail, but for the recipes that say otherwise. Only Table 6 tells
-a rate, and its figure with 0.2 is one of Tables 3 and 7.
+All adaptive outputs drop 0.2 of what is projected to a tail, but for the recipes that say otherwise. Only Table 6 has
+a dropout rate, and its figure with 0.2 is one of Tables 3 and 7.
 
 A step has 65,536 tokens: 4096 for each of 8 GPUs, twice. For the plain softmax the paper reads 1024 at a time; here a
 step is the same for all. On other machines change `batch_size` and `accumulate`, and keep their product.
@@ -36,7 +36,7 @@ from anymax.vocabulary import (
 # The paper prints sizes of bands: 20K, 40K and 200K words.
 BANDS = (20_000, 60_000)
 WORDS = Words(pad_to_multiple=8)
-PIECES = BPE(size=33_337)
+SUBWORDS = BPE(size=33_337)
 # The paper's 16,000 + 18,000 (1 + 2 + 4 + 8).
 STEPS = 286_000
 
@@ -85,13 +85,13 @@ def softmax() -> RunConfig:
 
 
 def bpe() -> RunConfig:
-    """Pieces of words in and out, both of width 1024 (BPE): 270M parameters, 24.25 test perplexity published."""
-    return transformer(FixedInputConfig(), FullOutputConfig(), units=PIECES)
+    """Subwords in and out, both of width 1024 (BPE): 270M parameters, 24.25 test perplexity published."""
+    return transformer(FixedInputConfig(), FullOutputConfig(), units=SUBWORDS)
 
 
 def bpe_tied() -> RunConfig:
-    """Pieces of words in and out, one table for both (BPE-T): 235.7M parameters, 23.45 test perplexity published."""
-    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=PIECES)
+    """Subwords in and out, one table for both (BPE-T): 235.7M parameters, 23.45 test perplexity published."""
+    return transformer(FixedInputConfig(), FullOutputConfig(), tie=Tie(), units=SUBWORDS)
 
 
 def softmax_tied() -> RunConfig:
@@ -138,7 +138,7 @@ def adaptive_tied_3072() -> RunConfig:
     perplexity published.
 
     Without context it is 19.34. A block on each of 8 GPUs, three times, is the published code's 73,728 tokens per step:
-    65,536 are no whole number of blocks.
+    65,536 are no multiple of the block.
     """
     tie = Tie(projections=True)
     return transformer(

@@ -12,9 +12,9 @@ from anymax.recipes.small import (
     ADAPTIVE_OUT,
     CHARACTERS_IN,
     NARROW_IN,
-    PIECE_IN,
-    PIECE_OUT,
-    PIECES,
+    SUBWORD_IN,
+    SUBWORD_OUT,
+    SUBWORDS,
     TABLE_IN,
     TABLE_OUT,
     small,
@@ -38,12 +38,12 @@ def softmax_tied() -> RunConfig:
 
 def bpe() -> RunConfig:
     """WikiText-2: subwords in and out (BPE)."""
-    return _small(PIECE_IN, PIECE_OUT, units=PIECES)
+    return _small(SUBWORD_IN, SUBWORD_OUT, units=SUBWORDS)
 
 
 def bpe_tied() -> RunConfig:
     """WikiText-2: subwords in and out, one table for both (BPE-T)."""
-    return _small(PIECE_IN, PIECE_OUT, units=PIECES, tie=Tie())
+    return _small(SUBWORD_IN, SUBWORD_OUT, units=SUBWORDS, tie=Tie())
 
 
 def adaptive_softmax() -> RunConfig:

@@ -50,7 +50,7 @@ class RunConfig:
     Args:
         task: what is learned from what.
         optimizer: how parameters follow their gradients.
-        schedule: how the optimizer's rate changes over the run.
+        schedule: how the optimizer's learning rate changes over the run.
         steps: how many steps to train; either this or `epochs`.
         epochs: how often to go over the data; part of an epoch is a part of its steps.
         accumulate: batches per step. A step never reaches over the end of an epoch, so its last one may have fewer.
@@ -68,8 +68,8 @@ class RunConfig:
         keep: how many of the last checkpoints stay; the best stays besides.
         tensorboard: whether records are written for TensorBoard too.
         start: the folder of a run whose best weights this one begins with; its task must be the same.
-        stop: ends the run before all its steps are taken, when evaluations tell. Where the optimizer averages, those
-            count that came after averaging began.
+        stop: early stopping: ends the run before its last step, by the results of evaluations. Where the optimizer
+            averages, only evaluations since averaging began count.
     """
 
     task: TaskConfig
@@ -175,7 +175,7 @@ def run_config(values: Any, tasks: Collection[type[TaskConfig]] = ()) -> RunConf
     kind = task.get("kind") if isinstance(task, dict) else None
     if isinstance(kind, str) and kind not in names:
         raise ValueError(
-            f"task.kind must be one of {', '.join(names)}, got {shown(kind)}; if it is a task of your own, name its "
+            f"task.kind must be one of {', '.join(names)}, got {shown(kind)}; if it is your own task, name its "
             "file with --from FILE.py"
         )
     return from_plain(RunConfig, values, kinds={TaskConfig: known})

@@ -42,7 +42,7 @@ class Loop:
 
     Args:
         task: with the bare model.
-        reporter: told what happens, on the first rank.
+        reporter: receives steps, evaluations and messages, on the first rank.
         lock: of the folder, on the first rank.
     """
 
@@ -62,7 +62,7 @@ class Loop:
         self.lock = lock
         self.reporter = reporter if ranks.is_first else Silent()
         self.model = wrap(task, ranks, config.parallel, compile=config.compile)
-        self.updater = Updater(task.model, config, ranks, task.rates(), task.undecayed())
+        self.updater = Updater(task.model, config, ranks, task.lr_factors(), task.undecayed())
         self.saver = Saver(Checkpoints(folder / CHECKPOINTS, keep=config.keep, lock=lock), task, self.updater, ranks)
         self.batches = task.batches("train")
         self.total_steps = config.total_steps(self.batches.length)
@@ -72,14 +72,14 @@ class Loop:
         self.metrics: Metrics | None = None
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint instead of from the first step."""
+        """Continue from a checkpoint instead of from the first step."""
         self.progress, self.carry = self.saver.restore(checkpoint, self.batches)
 
     def go(self) -> Outcome:
         """Take the steps that are left, with the records, evaluations and checkpoints that are due between them."""
         with StopSignals() as signals, self._recording():
             self._start()
-            while not self._is_over():
+            while not self._is_finished():
                 place = Place(self.batches.state_dict(), self.task.carry_state(self.carry))
                 try:
                     stop = self._step(signals)
@@ -90,7 +90,7 @@ class Loop:
                     if self.ranks.world_size > 1:
                         raise
                     return self._give_up(str(error), place)
-                if stop and not self._is_over():
+                if stop and not self._is_finished():
                     self.reporter.message(f"stopped and saved at step {self.progress.step} of {self.total_steps}")
                     return self._outcome("signal")
             if self.progress.evaluated is None or self.progress.evaluated.step != self.progress.step:
@@ -98,8 +98,8 @@ class Loop:
                 self.ranks.on_first(lambda: self.saver.settle(self.progress.best))
             if self.is_early:
                 self.reporter.message(
-                    f"over after step {self.progress.step} of {self.total_steps}, as {self.config.stop} tells; "
-                    "with another stop it goes on"
+                    f"finished after step {self.progress.step} of {self.total_steps}, stopped early by "
+                    f"{self.config.stop}; resume with another stop to continue"
                 )
         return self._outcome(None)
 
@@ -112,7 +112,7 @@ class Loop:
             return False
         return stop.is_due(progress.goals, self.batches.epoch)
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         return self.progress.step >= self.total_steps or self.is_early
 
     def _step(self, signals: StopSignals) -> bool:
@@ -121,8 +121,8 @@ class Loop:
         message = self.updater.begin_phase(self.progress, self.batches.epoch)
         if message is not None:
             self.reporter.message(message)
-        totals, rate, stop = self._accumulate(signals)
-        lr, norm = self._update(totals, rate)
+        totals, factor, stop = self._accumulate(signals)
+        lr, norm = self._update(totals, factor)
         totals.seconds = time.perf_counter() - began
         progress = self.progress
         progress.step += 1
@@ -135,7 +135,7 @@ class Loop:
         if is_recorded:
             self._record(lr, norm)
         is_best = self._evaluate() if self._is_evaluation_due() else False
-        is_over = self._is_over()
+        is_over = self._is_finished()
         if is_over and not is_recorded:
             self._record(lr, norm)
         if is_over or is_best or stop or progress.step % self.config.checkpoint_every == 0:
@@ -149,12 +149,12 @@ class Loop:
         return step == self.total_steps or (every is not None and step % every == 0)
 
     def _accumulate(self, signals: StopSignals) -> tuple[Totals, float, bool]:
-        """Gradients of the batches of a step; their sums and mean rate over all ranks, and whether one should stop."""
+        """Gradients of the batches of a step; sums, mean factor of the learning rate, and whether to stop."""
         if self.batches.position == 0:
             self.carry = self.task.new_carry()
         number = min(self.config.accumulate, len(self.batches) - self.batches.position)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        count, rate, log = 0, 0.0, dict[str, float]()
+        count, factor, log = 0, 0.0, dict[str, float]()
         for i, batch in enumerate(islice(iter(self.batches), number)):
             self._seed(self.progress.step, i, self.ranks.rank)
             with accumulating(self.model, is_last=i == number - 1):
@@ -164,16 +164,16 @@ class Loop:
             self.carry = step.carry
             loss_sum += step.loss_sum.detach().double() - step.penalty
             count += step.count
-            rate += step.rate
+            factor += step.lr_factor
             log = {name: log.get(name, 0.0) + value for name, value in sorted(step.log.items())}
         asked = signals.received is not None
-        together = self.ranks.sum([float(loss_sum), count, number, asked, rate, *log.values()])
+        together = self.ranks.sum([float(loss_sum), count, number, asked, factor, *log.values()])
         totals = Totals(together[0], int(together[1]), int(together[2]), log=dict(zip(log, together[5:], strict=True)))
         return totals, together[4] / totals.batches, together[3] > 0
 
-    def _update(self, totals: Totals, rate: float) -> tuple[float, float]:
-        """Change the parameters; the rate, and the norm of the gradients. Nothing changes in a step without items."""
-        lr = self.config.optimizer.lr * self.config.schedule.factor(self.progress.step, self.total_steps) * rate
+    def _update(self, totals: Totals, factor: float) -> tuple[float, float]:
+        """Change the parameters; the learning rate, and the gradient norm. Nothing changes in a step without items."""
+        lr = self.config.optimizer.lr * self.config.schedule.factor(self.progress.step, self.total_steps) * factor
         if not math.isfinite(totals.loss_sum):
             raise DivergedError(f"the loss became {totals.loss_sum}")
         norm = 0.0
@@ -272,7 +272,7 @@ class Loop:
         self.model.train()
         number = len(self.batches)
         if self.config.accumulate > number:
-            self.reporter.message(f"an epoch has {number} batches, fewer than accumulate: a step takes so many")
+            self.reporter.message(f"an epoch has {number} batches, fewer than accumulate: a step takes {number}")
         self.reporter.started(
             Start(
                 self.folder,

@@ -42,7 +42,7 @@ class Totals:
 
 @dataclass
 class Progress:
-    """What a run has done so far, all sittings together.
+    """What a run has done so far, resumed or not.
 
     Args:
         step: steps taken.

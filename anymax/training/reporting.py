@@ -1,4 +1,4 @@
-"""What a run tells: how it begins, records of its steps and evaluations, how it ended, and who listens."""
+"""Records of a run: its start, steps, evaluations and outcome, and the reporter that receives them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ LOSS_PER_WORD = "loss_per_word"
 
 @dataclass(frozen=True)
 class Start:
-    """A run that begins or goes on.
+    """A run that starts or resumes.
 
     Args:
         step: how many steps were taken before.
@@ -34,14 +34,14 @@ class TrainRecord:
 
     Args:
         step: how many steps were taken.
-        epoch: how often the data was gone over.
+        epoch: the number of passes over the data.
         loss: the mean over all items of these steps; per subword where the items are subwords. `log` has it per word
             then, as evaluations do, under `LOSS_PER_WORD`.
-        lr: the rate of the last step.
+        lr: the learning rate of the last step.
         gradient_norm: of the last step, before it was clipped.
         items: how many items the run has seen.
         items_per_second: of these steps, without evaluations and checkpoints between them.
-        seconds: how long the run has taken, all sittings together.
+        seconds: how long the run has taken, from its first step.
         log: what the task logs: means over batches, unless its `logged` says otherwise.
         watch: values of the model, as what each head of attention learned.
     """
@@ -64,7 +64,7 @@ class EvaluationRecord:
 
     Args:
         is_best: whether no evaluation before was as good.
-        seconds: how long the run has taken, all sittings together.
+        seconds: how long the run has taken, from its first step.
     """
 
     step: int
@@ -80,11 +80,11 @@ class Outcome:
 
     Args:
         step: steps taken, of `total_steps`.
-        stopped: None where the run is over; "signal" where it was asked to stop, "diverged" where its numbers became
-            infinite. Either way it was saved and can be resumed.
+        stopped: None where the run is finished; "signal" where it was asked to stop, "diverged" where its numbers
+            became infinite. Either way it was saved and can be resumed.
         metrics: of the last evaluation; empty where there was none.
         best_step: the step that was evaluated best.
-        is_early: whether it is over by its config's `stop`, before all steps were taken.
+        is_early: whether its config's `stop` ended it before all steps were taken.
     """
 
     folder: Path
@@ -97,7 +97,7 @@ class Outcome:
 
 
 class Reporter(Protocol):
-    """Who is told what a run does; called on the first rank alone."""
+    """Receives what a run does; called on the first rank alone."""
 
     def started(self, start: Start) -> None:
         """Training begins."""
@@ -119,22 +119,22 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """A reporter that tells nobody."""
+    """A reporter that prints nothing."""
 
     def started(self, start: Start) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def advanced(self, step: int, loss: float) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def stepped(self, record: TrainRecord) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def evaluated(self, record: EvaluationRecord) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def saved(self, path: Path) -> None:
-        """Say nothing."""
+        """Ignore it."""
 
     def message(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore it."""

@@ -63,8 +63,8 @@ def train(
     Args:
         folder: where to leave the run; must be new or empty, and no other process may be writing to it.
         number: where the folder is taken, take the next that is free: `folder-2`, `folder-3`, ...
-        reporter: told what happens, on the first rank; by default nobody.
-        announce: told what is prepared before.
+        reporter: receives steps, evaluations and messages, on the first rank; by default none.
+        announce: called with a line for each preparation.
     """
     with _joined_ranks(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
@@ -86,13 +86,13 @@ def resume(
     reporter: Reporter | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
-    """Go on with a run from a checkpoint, to the same numbers as if it had never stopped.
+    """Resume a run from a checkpoint, to the same numbers as if it had never stopped.
 
     Args:
-        config: in place of the run's own, as with more steps or a lower rate; it is kept from now on.
-        step: the checkpoint to go on from; by default the last. Later ones, and records after it, are removed.
-        reporter: told what happens, on the first rank; by default nobody.
-        announce: told what is prepared before.
+        config: in place of the run's own, as with more steps or a lower learning rate; it is kept from now on.
+        step: the checkpoint to resume from; by default the last. Later ones, and records after it, are removed.
+        reporter: receives steps, evaluations and messages, on the first rank; by default none.
+        announce: called with a line for each preparation.
     """
     folder = Path(folder)
     before = read_plain_config(folder)
@@ -148,7 +148,7 @@ def open_run(
         config: in place of the run's own.
         step: the checkpoint; by default the best, or the last where none was evaluated.
         device: where to compute, whatever the run was trained on.
-        announce: told what is prepared.
+        announce: called with a line for each preparation.
     """
     folder = Path(folder)
     config = config or read_config(folder)
@@ -215,7 +215,7 @@ def _joined_ranks(config: RunConfig, reporter: Reporter | None) -> Iterator[Rank
 
 
 def _warn_of_bfloat16(reporter: Reporter | None) -> None:
-    """Refuse a precision that would end the process, and warn of one that is slow; not where nobody listens."""
+    """Refuse a precision that would end the process, and warn of one that is slow; only where there is a reporter."""
     if reporter is None:
         return
     measured = bfloat16.measure()
@@ -228,8 +228,8 @@ def _warn_of_bfloat16(reporter: Reporter | None) -> None:
 def _build(config: RunConfig, folder: Path, ranks: Ranks, announce: Announce | None) -> Task:
     # Every rank begins with the same weights.
     torch.manual_seed(seed_of(config.seed, "model"))
-    told = announce if announce is not None and ranks.is_first else _quiet
-    return config.task.build(folder, ranks, seed=config.seed, announce=told)
+    announced = announce if announce is not None and ranks.is_first else _ignore
+    return config.task.build(folder, ranks, seed=config.seed, announce=announced)
 
 
 def _beginning(config: RunConfig) -> Checkpoint | None:
@@ -266,8 +266,8 @@ def _begin_with(task: Task, checkpoint: Checkpoint | None) -> None:
         load_model(task.model, checkpoint.tensors["model"], checkpoint.file("model"))
 
 
-def _quiet(what: str) -> None:
-    """Nobody asked."""
+def _ignore(line: str) -> None:
+    """Print nothing."""
 
 
 def _check_room(config: RunConfig, folder: Path, task: Task) -> None:
@@ -277,7 +277,7 @@ def _check_room(config: RunConfig, folder: Path, task: Task) -> None:
 
 
 def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
-    """Make the folder what it was at the step the run goes on from."""
+    """Make the folder what it was at the step the run resumes from."""
     checkpoints, step = loop.saver.checkpoints, loop.progress.step
     later = [each for each in checkpoints.steps() if each > step]
     if later:
@@ -288,11 +288,11 @@ def _settle(loop: Loop, before: Mapping[str, Any]) -> None:
     after = as_plain(loop.config)
     changed = list(changes(before, after))
     if changed:
-        loop.reporter.message(f"going on with another config: {', '.join(changed)}")
+        loop.reporter.message(f"resuming with another config: {', '.join(changed)}")
         write_config(loop.folder, loop.config)
     (loop.folder / SUMMARY).unlink(missing_ok=True)
     if step < loop.total_steps and not loop.is_early:
-        # Measured of the model before, and with the next summary it would tell that the run is tested.
+        # Measured on the model before; with the next summary it would look as if the run were tested.
         (loop.folder / TESTED).unlink(missing_ok=True)
 
 

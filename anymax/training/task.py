@@ -1,4 +1,4 @@
-"""What the training loop needs of whatever is trained."""
+"""Task: the interface between the training loop and what is trained."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from anymax.training.task_config import MetricsReport, Report
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch gave.
+    """The loss of a batch, and what to record of it.
 
     Args:
         loss_sum: the sum of the losses of all items, of which gradients are taken. It depends on every parameter that
@@ -27,7 +27,7 @@ class Step:
         log: values to record with the loss, under the same names in every step and on every rank; the record has what
             `Task.logged` makes of their sums over batches.
         penalty: the part of `loss_sum` that is no loss of items; records leave it out.
-        rate: the optimizer's rate is multiplied by it in this step, by the mean where a step has several batches.
+        lr_factor: the factor of the learning rate in this step; the mean where a step has several batches.
     """
 
     loss_sum: Tensor
@@ -35,7 +35,7 @@ class Step:
     carry: Any = None
     log: Mapping[str, float] = field(default_factory=dict)
     penalty: float = 0.0
-    rate: float = 1.0
+    lr_factor: float = 1.0
 
 
 class Batches(Protocol):
@@ -76,7 +76,7 @@ class LatentView:
     """What a discrete latent does.
 
     Args:
-        gallery: None where the images are features that nobody can look at.
+        gallery: None where the images are features that cannot be shown.
         counts: of a game, how often each message is the likeliest, the most frequent first; else None.
     """
 
@@ -155,7 +155,7 @@ class Task(ABC):
         """A carry as tensors that later steps do not write into; empty where there is nothing to save.
 
         The first dimension of each is the rows of this rank's batches. A checkpoint holds those of all ranks, one below
-        the other, so that a run may go on with another number of ranks.
+        the other, so that a run may resume with another number of ranks.
         """
         return {}
 
@@ -171,8 +171,8 @@ class Task(ABC):
         """Values of the model to record, as what each head of attention learned."""
         return {}
 
-    def rates(self) -> dict[nn.Parameter, float]:
-        """Parameters that learn at another rate than the optimizer's, and what theirs is multiplied by."""
+    def lr_factors(self) -> dict[nn.Parameter, float]:
+        """Parameters with another learning rate than the optimizer's, and its factor for each."""
         return {}
 
     def undecayed(self) -> set[nn.Parameter]:

@@ -90,7 +90,7 @@ class Sampling:
     def __post_init__(self) -> None:
         check_counts(samples=self.samples)
         if not -(2**63) <= self.seed < 2**63:
-            raise ValueError(f"seed must be a whole number of 64 bits, got {self.seed}")
+            raise ValueError(f"seed must be an integer of 64 bits, got {self.seed}")
 
 
 class Report(ABC):

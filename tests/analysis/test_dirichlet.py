@@ -77,7 +77,7 @@ def test_what_is_done_is_not_done_again(study: Path):
     assert before == {run.folder: (run.folder / SUMMARY).stat().st_mtime_ns for run in planned(study)}
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(study: Path, tmp_path: Path):
+def test_a_run_that_was_stopped_resumes_to_the_same_numbers(study: Path, tmp_path: Path):
     folder = Path(shutil.copytree(study, tmp_path / "copy"))
     first = planned(folder)[0]
     reached = next(read_results([first]))

@@ -86,7 +86,7 @@ def test_without_the_peer_the_report_says_so(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.5, True), (0.01, False), (None, False)])
-def test_a_busy_machine_is_told(share: float | None, told: bool, monkeypatch: pytest.MonkeyPatch):
+def test_a_busy_machine_is_reported(share: float | None, told: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "busy_share", lambda: share)
     result = measure(Settings(((2, 3),), peers=False, budget=TINY))
     assert any("50% of the cores busy" in note for note in result.notes) == told

@@ -339,7 +339,7 @@ def test_a_network_that_is_not_plain_is_refused(model, message: str):
         plain_of(model())
 
 
-def test_a_loss_that_is_not_finite_is_told():
+def test_a_loss_that_is_not_finite_is_reported():
     trainee = ours()
     with torch.no_grad():
         trainee.model.output.bias.fill_(torch.nan)

@@ -63,19 +63,19 @@ def test_help_needs_no_torch(command: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adaptive", "lstm"])
-def test_the_bottleneck_of_a_run_is_told_written_and_drawn(
+def test_the_bottleneck_of_a_run_is_reported_written_and_drawn(
     name: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = out(capsys, "analyze", "bottleneck", runs / name, "--contexts", "100", "--words", "90", "--most", "3")
+    printed = out(capsys, "analyze", "bottleneck", runs / name, "--contexts", "100", "--words", "90", "--most", "3")
     file = runs / name / "analyses" / "bottleneck-test.json"
     found = json.loads(file.read_text())
-    assert f"Wrote {file}" in told and f"rank {found['rank']['rank']} of 100 contexts x 90 words" in told
+    assert f"Wrote {file}" in printed and f"rank {found['rank']['rank']} of 100 contexts x 90 words" in printed
     assert found["is_bound"] and found["rank"]["rank"] == found["limit"] < 90
     assert found["choices"]["num_tokens"] == 100 and 0 < found["choices"]["entropy"] < math.log(102)
     assert len(found["words"]) == 3 and found["divergence"] > 0
     nats = [word["nats"] for word in found["words"]]
-    assert nats == sorted(nats, reverse=True) and all(word["word"] in told for word in found["words"])
-    assert file.with_suffix(".png").exists() == (f"Wrote {file.with_suffix('.png')}" in told)
+    assert nats == sorted(nats, reverse=True) and all(word["word"] in printed for word in found["words"])
+    assert file.with_suffix(".png").exists() == (f"Wrote {file.with_suffix('.png')}" in printed)
 
 
 def test_more_than_there_is_takes_what_there_is(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,22 +97,22 @@ def test_a_sparse_output_is_looked_at_where_a_least_log_probability_is_named(
 def test_a_sparse_output_is_evaluated_by_its_choices_and_has_no_perplexity(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = out(capsys, "evaluate", runs / "sparse", "--no-baselines")
-    assert "SparseOutput loss" in told and "Choices: accuracy" in told and "(epsilon 1e-06)" in told
-    assert "nats) over" not in told
+    printed = out(capsys, "evaluate", runs / "sparse", "--no-baselines")
+    assert "SparseOutput loss" in printed and "Choices: accuracy" in printed and "(epsilon 1e-06)" in printed
+    assert "nats) over" not in printed
     written = json.loads((runs / "sparse" / "evaluations" / "test.json").read_text())
     assert written["perplexity"]["perplexity"] is None and written["adapt"] is None
     assert written["choices"]["support"] < len(open_run(runs / "sparse").task.prepared.lexicon)
-    told = out(capsys, "evaluate", runs / "adaptive", "--no-baselines")
-    assert "Choices" not in told
+    printed = out(capsys, "evaluate", runs / "adaptive", "--no-baselines")
+    assert "Choices" not in printed
     assert json.loads((runs / "adaptive" / "evaluations" / "test.json").read_text())["choices"] is None
 
 
 @pytest.mark.parametrize("name", ["adaptive", "lstm"])
 def test_a_model_follows_the_text_by_a_cache(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--no-baselines", "--adapt", "cache", "--cache.window", "30", "--cache.weight", "0.2"]
-    told = out(capsys, "evaluate", runs / name, *options)
-    assert "test, with a cache of 30 words (theta 1, weight 0.2): perplexity" in told
+    printed = out(capsys, "evaluate", runs / name, *options)
+    assert "test, with a cache of 30 words (theta 1, weight 0.2): perplexity" in printed
     written = json.loads((runs / name / "evaluations" / "test-adapt-cache-window-30-weight-0.2.json").read_text())
     assert written["adapt"] == {"kind": "CachePointer", "window": 30, "theta": 1.0, "weight": 0.2, "only_full": False}
     alone = measured(runs / name)
@@ -128,9 +128,11 @@ def test_a_model_follows_the_text_by_learning_from_it(
 ) -> None:
     options = ["--no-baselines", "--adapt", "dynamic", "--dynamic.max-batches", "3", "--dynamic.batch-size", "8"]
     options += [] if block is None else ["--dynamic.block", block]
-    told = out(capsys, "evaluate", runs / name, *options)
+    printed = out(capsys, "evaluate", runs / name, *options)
     every = "" if block is None else f" every {block} tokens"
-    assert f"test, with dynamic evaluation{every} (rms, lr 0.002, decay 0.02, epsilon 0.001, sum of squares): " in told
+    assert (
+        f"test, with dynamic evaluation{every} (rms, lr 0.002, decay 0.02, epsilon 0.001, sum of squares): " in printed
+    )
     changed = ("" if block is None else f"-block-{block}") + "-batch-size-8-max-batches-3"
     written = json.loads((runs / name / "evaluations" / f"test-adapt-dynamic{changed}.json").read_text())
     assert (written["adapt"]["kind"], written["adapt"]["max_batches"]) == ("DynamicEvaluation", 3)
@@ -161,12 +163,10 @@ def test_plain_steps_read_no_training_text(runs: Path, capsys: pytest.CaptureFix
         (["--adapt", "cache", "--cache.weight", "2"], "weight must be below 1"),
     ],
 )
-def test_a_mistake_is_told_in_words(
-    options: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_reported(options: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in complaint(capsys, "evaluate", runs / "adaptive", *options)
 
 
-def test_a_folder_without_a_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_run_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "config.json is missing" in complaint(capsys, "analyze", "bottleneck", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -30,9 +30,9 @@ def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.C
     config = json.loads(Path("runs/dirichlet.plif/config.json").read_text())
     assert config["task"]["concentration"] == 0.5 and config["task"]["output"]["transform"]["pieces"] == 7
     assert cli.main(["evaluate", "runs/dirichlet.plif"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     measured = json.loads(Path("runs/dirichlet.plif/evaluations/test.json").read_text())["metrics"]
-    assert all(f"{name} " in told for name in measured) and "perplexity" not in told
+    assert all(f"{name} " in printed for name in measured) and "perplexity" not in printed
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,9 @@ def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.C
         (["analyze", "dirichlet", "--outputs", "linar"], "outputs must be among linear, scaled, sigsoftmax, "),
     ],
 )
-def test_what_makes_no_sense_is_told_in_a_line(command: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+def test_what_makes_no_sense_is_reported_in_a_line(
+    command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
     if "RUN" in command:
         assert cli.main(["train", "dirichlet.linear", "--toy", "--steps", "1", "--folder", "RUN"]) == 0
     capsys.readouterr()

@@ -40,7 +40,7 @@ def test_a_choice_is_an_option_or_part_of_the_name():
 
 def test_a_choice_is_trained_measured_and_resumed(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["train", "latent.ssvae_quick", "--estimator", "dense", *QUICK, "--vector-size", "3"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     run = Path("runs/latent.ssvae_quick.dense")
     task = json.loads((run / "config.json").read_text())["task"]
     assert (
@@ -48,7 +48,7 @@ def test_a_choice_is_trained_measured_and_resumed(capsys: pytest.CaptureFixture[
     )
     tested = json.loads((run / "evaluations" / "test.json").read_text())
     assert tested["split"] == "test" and tested["metrics"]["calls"] == 10
-    assert re.search(r"On the test split:\n(.*\n)*accuracy 0\.\d+", told) and f"anymax evaluate {run}" in told
+    assert re.search(r"On the test split:\n(.*\n)*accuracy 0\.\d+", printed) and f"anymax evaluate {run}" in printed
     assert cli.main(["evaluate", str(run), "--split", "valid"]) == 0
     assert "accuracy " in capsys.readouterr().out
     assert cli.main(["resume", str(run), "--steps", "3"]) == 0
@@ -74,11 +74,11 @@ def test_the_settings_of_a_choice_are_options():
         (["train", "latent.signalling_quick", "--distinct", "labels", "--num-candidates", "11"], "10 different labels"),
         (["compare", "latent.ssvae_quick", "latent.bits_quick", "--toy"], "recipes must be of one task to be compared"),
         (["compare", "latent.ssvae_quick", "sotu.softmax", "--toy"], "recipes must be of one task to be compared"),
-        (["compare", "latent.bits_quick.sfe", "--tokens", "9"], "tokens must be left out for latent.bits_quick.sfe"),
+        (["compare", "latent.bits_quick.sfe", "--tokens", "9"], "--tokens cannot be given for latent.bits_quick.sfe"),
         (["compare", "latent.bits_quick.sfe", "latent.bits_quick.x"], "must name a choice of the recipe"),
     ],
 )
-def test_a_mistake_is_told_and_nothing_is_left_behind(
+def test_a_mistake_is_reported_and_nothing_is_left_behind(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert message in complaint(capsys, *arguments)
@@ -97,11 +97,11 @@ def test_choices_are_compared_side_by_side(capsys: pytest.CaptureFixture[str], m
     recipes = ["latent.bits_quick.topk", "latent.bits_quick.sfe"]
     command = ["compare", *recipes, *QUICK, "--folder", "both"]
     assert cli.main(command) == 0
-    told, page = capsys.readouterr().out, Path("both/comparison.md").read_text()
+    printed, page = capsys.readouterr().out, Path("both/comparison.md").read_text()
     head, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
     columns = ["recipe", "loss", "rate", "distortion", "bits_per_dim", "calls", "parameters", "ms a step"]
     assert [cell.strip() for cell in head.split("|")[1:9]] == columns
-    assert [row.split("|")[1].strip() for row in rows] == recipes and all(name in told for name in recipes)
+    assert [row.split("|")[1].strip() for row in rows] == recipes and all(name in printed for name in recipes)
     for name, row in zip(recipes, rows, strict=True):
         tested = json.loads(Path(f"both/{name}-seed-1/evaluations/test.json").read_text())["metrics"]
         assert row.split("|")[2].strip() == f"{tested['loss']:.4g}"

@@ -87,16 +87,16 @@ def test_every_verb_has_help_wherever_it_is_asked_for(capsys: pytest.CaptureFixt
     for verb in [*verbs, "analyze", "bench"]:
         for rest in ("--help", "-h", "sotu.softmax --help", "--help sotu.softmax"):
             assert exit_code(*verb.split(), *rest.split()) == 0, (verb, rest)
-            told = capsys.readouterr()
-            assert told.out.startswith(f"usage: anymax {verb}") and told.err == ""
+            printed = capsys.readouterr()
+            assert printed.out.startswith(f"usage: anymax {verb}") and printed.err == ""
 
 
 def test_a_verb_that_misses_its_argument_names_it(capsys: pytest.CaptureFixture[str]):
     missing = dict.fromkeys(["resume", "finetune", "evaluate", "generate", "analyze bottleneck"], "RUN")
     for verb, named in (missing | {"compare": "RECIPE", "analyze": "latent", "bench": "mappings"}).items():
         assert exit_code(*verb.split()) == 2
-        told = capsys.readouterr()
-        assert named in told.err and told.out == ""
+        printed = capsys.readouterr()
+        assert named in printed.err and printed.out == ""
 
 
 def test_help_names_every_verb_and_so_does_the_bare_command(capsys: pytest.CaptureFixture[str]):

@@ -22,23 +22,23 @@ pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.CaptureFixture[str]):
     command = ["compare", PLAIN, "sotu.adaptive", *QUICK, "--jobs", "2", "--folder", "both"]
-    told = out(capsys, *command)
-    assert PLAIN in told and "sotu.adaptive" in told and "interpolated bigram" in told
+    printed = out(capsys, *command)
+    assert PLAIN in printed and "sotu.adaptive" in printed and "interpolated bigram" in printed
     page = Path("both/comparison.md").read_text()
     assert f"anymax {' '.join(command)}" in page and f"| {PLAIN} |" in page
     finished = {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")}
     assert len(finished) == 2
-    assert out(capsys, *command) == told
+    assert out(capsys, *command) == printed
     assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
     assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
 
 
 def test_outputs_without_a_perplexity_are_compared_by_what_they_choose(capsys: pytest.CaptureFixture[str]):
-    told = out(capsys, "compare", "ptb.linear", "ptb.sparse", *QUICK, "--folder", "both")
-    assert "accuracy" in told and "eps-perplexity" in told
+    printed = out(capsys, "compare", "ptb.linear", "ptb.sparse", *QUICK, "--folder", "both")
+    assert "accuracy" in printed and "eps-perplexity" in printed
     for recipe in ("ptb.linear", "ptb.sparse"):
         tested = json.loads(Path(f"both/{recipe}-seed-1/evaluations/test.json").read_text())
-        (row,) = [line for line in told.splitlines() if recipe in line and "%" in line]
+        (row,) = [line for line in printed.splitlines() if recipe in line and "%" in line]
         assert f"{tested['choices']['accuracy']:.2%}" in row
         assert f"{tested['choices']['epsilon_perplexity']:.2f}" in row
 
@@ -118,16 +118,16 @@ def test_a_training_that_was_stopped_or_failed_is_not_counted_as_trained(
         command = [sys.executable, "-c", f"import os, sys; {script}"]
         monkeypatch.setattr(compare, "_command", lambda job, options, command=command: command)
         assert code_of("compare", PLAIN, *QUICK, "--folder", "both") == code
-        told = capsys.readouterr()
-        assert said in told.err and "1 of 1 trained" not in told.err and told.out == ""
+        printed = capsys.readouterr()
+        assert said in printed.err and "1 of 1 trained" not in printed.err and printed.out == ""
 
 
 def test_a_second_comparison_in_the_same_folder_is_refused_with_the_process_that_writes_there(
     capsys: pytest.CaptureFixture[str],
 ):
     with locked(Path("both")):
-        told = complaint(capsys, "compare", PLAIN, *QUICK, "--folder", "both")
-    assert f"process {os.getpid()} is writing to both; wait until it ends" in told
+        printed = complaint(capsys, "compare", PLAIN, *QUICK, "--folder", "both")
+    assert f"process {os.getpid()} is writing to both; wait until it ends" in printed
 
 
 @pytest.mark.parametrize(

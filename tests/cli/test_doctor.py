@@ -1,4 +1,4 @@
-"""`anymax doctor` tells what is there, and what to do about what is not."""
+"""`anymax doctor` lists what is there, and what to do about what is not."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def test_versions_levels_and_threads_are_those_of_this_process():
     assert all(level in findings["CPU levels"].found for level in library.machine_levels())
 
 
-def test_missing_kernels_are_told_with_the_reason_and_fail_only_when_strict(tmp_path: Path):
+def test_missing_kernels_are_reported_with_the_reason_and_fail_only_when_strict(tmp_path: Path):
     environment = os.environ | {"ANYMAX_KERNEL_FOLDER": str(tmp_path), "COLUMNS": "200"}
     results = [
         subprocess.run(
@@ -69,14 +69,14 @@ def test_bfloat16_that_is_slow_or_refused_is_a_problem_and_one_that_is_fast_is_g
     # Whatever this processor is.
     real = found()["bfloat16"]
     assert "bfloat16" in real.found and "announces" in real.found
-    told = {
+    printed = {
         Measured(0.25): ("good", "take 0.25 times as long as in float32", ""),
         Measured(1.1): ("plain", "take 1.1 times as long", ""),
         Measured(6.0): ("problem", "take 6 times as long", "--precision float32"),
         Measured(ended_by="SIGILL"): ("problem", "ends the process with SIGILL", "ONEDNN_MAX_CPU_ISA"),
         Measured(): ("plain", "could not be measured", ""),
     }
-    for measured, (status, said, advice) in told.items():
+    for measured, (status, said, advice) in printed.items():
         monkeypatch.setattr(bfloat16, "measure", lambda measured=measured: measured)
         finding = found()["bfloat16"]
         assert finding.status == status and said in finding.found and advice in finding.advice

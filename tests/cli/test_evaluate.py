@@ -16,9 +16,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 
 def test_a_run_is_tuned_on_from_its_best_weights(run: Path, capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "finetune", "run")
-    assert "optimizer.lr must be given where a run was trained with Adam" in told
-    assert "write anymax finetune run --optimizer.lr 1" in told and not Path("run-finetuned").exists()
+    printed = complaint(capsys, "finetune", "run")
+    assert "optimizer.lr must be given where a run was trained with Adam" in printed
+    assert "write anymax finetune run --optimizer.lr 1" in printed and not Path("run-finetuned").exists()
     best = json.loads((run / "checkpoints" / "best.json").read_text())["metrics"]["loss"]
     options = ["--optimizer.lr", "1e-9", "--stop.window", "3", "--evaluate-every", "epoch"]
     assert code_of("finetune", "run", *options) == 0
@@ -34,8 +34,8 @@ def test_a_run_is_tuned_on_from_its_best_weights(run: Path, capsys: pytest.Captu
 
 def test_a_run_without_a_checkpoint_cannot_be_tuned(run: Path, capsys: pytest.CaptureFixture[str]):
     shutil.rmtree(run / "checkpoints")
-    told = complaint(capsys, "finetune", "run", "--optimizer.lr", "1")
-    assert "run/checkpoints must hold a checkpoint, but none was saved yet" in told
+    printed = complaint(capsys, "finetune", "run", "--optimizer.lr", "1")
+    assert "run/checkpoints must hold a checkpoint, but none was saved yet" in printed
     assert not Path("run-finetuned").exists()
 
 
@@ -50,15 +50,15 @@ def test_a_second_stage_keeps_the_sgd_of_the_first(run: Path):
         assert config.evaluate_every == (every or "epoch") and config.task == first.task
 
 
-def test_evaluate_measures_as_it_is_told_and_writes_it_down(run: Path, capsys: pytest.CaptureFixture[str]):
-    told = out(capsys, "evaluate", "run", "--split", "valid", "--context", "4", "--block", "12", "--no-baselines")
-    assert "windows of 12 tokens, context 4, stride 8" in told and "unigram" not in told
-    assert "Loss by the training frequency of the word" in told
+def test_evaluate_measures_as_it_is_reported_and_writes_it_down(run: Path, capsys: pytest.CaptureFixture[str]):
+    printed = out(capsys, "evaluate", "run", "--split", "valid", "--context", "4", "--block", "12", "--no-baselines")
+    assert "windows of 12 tokens, context 4, stride 8" in printed and "unigram" not in printed
+    assert "Loss by the training frequency of the word" in printed
     file = run / "evaluations" / "valid-block-12-context-4.json"
-    assert f"Wrote {file}" in told
+    assert f"Wrote {file}" in printed
     written = json.loads(file.read_text())
     assert (written["split"], written["perplexity"]["block"], written["perplexity"]["context"]) == ("valid", 12, 4)
-    assert f"perplexity {written['perplexity']['perplexity']:.2f} per word" in told and written["unigram"] is None
+    assert f"perplexity {written['perplexity']['perplexity']:.2f} per word" in printed and written["unigram"] is None
     strides = out(
         capsys,
         *("evaluate", "run", "--split", "valid", "--context", "7", "--block", "12", "--first-window", "stride"),
@@ -85,12 +85,12 @@ def test_the_seed_decides_what_is_written(run: Path, capsys: pytest.CaptureFixtu
     assert len(both) == 2 and both[0] != both[1]
 
 
-def test_a_damaged_checkpoint_is_told_with_one_that_is_whole(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_checkpoint_is_reported_with_one_that_is_whole(run: Path, capsys: pytest.CaptureFixture[str]):
     file = run / "checkpoints" / "step_0000006" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     for verb in ("resume", "evaluate", "generate"):
-        told = complaint(capsys, verb, "run")
-        assert f"{file} is damaged" in told and "that of step 4 is whole: choose it with --step 4" in told
+        printed = complaint(capsys, verb, "run")
+        assert f"{file} is damaged" in printed and "that of step 4 is whole: choose it with --step 4" in printed
     assert out(capsys, "generate", "run", "--step", "4", "--num-tokens", "3")
     out(capsys, "resume", "run", "--step", "4")
     assert out(capsys, "generate", "run", "--num-tokens", "3")

@@ -93,8 +93,8 @@ def test_files_that_cannot_be_texts_are_one_line_that_names_them(said):
         assert message in said("prepare", path, code=2)
     own_text()
     for command in (["prepare", "my.txt", "--encoding"], ["train", "--data.path", "my.txt", "--data.encoding"]):
-        told = said(*command, "nonsense", code=2)
-        assert "--data.encoding" in told and "must be one that Python knows, such as utf-8" in told
+        printed = said(*command, "nonsense", code=2)
+        assert "--data.encoding" in printed and "must be one that Python knows, such as utf-8" in printed
     for wrong in ("pipe", "/dev/zero", "my.txt", "folder"):
         assert wrong in said("prepare", "my.txt", "--tokenizer", wrong, code=2)
 
@@ -160,9 +160,9 @@ def test_an_error_is_one_line_of_bounded_length(monkeypatch: pytest.MonkeyPatch,
         ModuleNotFoundError(f"no {'x' * 10_000} package"),
     ):
         monkeypatch.setitem(cli.WHOLE, "train", failing(error))
-        told = complaint(capsys, "train")
-        assert told.startswith("anymax: ") and told.endswith("\n") and told.count("\n") == 1
-        assert not OBEYED.search(told) and len(told) < 2100
+        printed = complaint(capsys, "train")
+        assert printed.startswith("anymax: ") and printed.endswith("\n") and printed.count("\n") == 1
+        assert not OBEYED.search(printed) and len(printed) < 2100
     # Mistakes of our own show where they were made.
     for error in (LookupError("ours"), RuntimeError("ours"), AssertionError("ours")):
         monkeypatch.setitem(cli.WHOLE, "train", failing(error))

@@ -104,7 +104,7 @@ def test_a_task_of_an_own_file_is_trained_killed_resumed_evaluated_and_compared(
     process.kill()
     assert process.wait() == -signal.SIGKILL
     refused = complaint(capsys, "resume", "killed")
-    assert "got 'Sides'; if it is a task of your own, name its file with --from FILE.py" in refused
+    assert "got 'Sides'; if it is your own task, name its file with --from FILE.py" in refused
     out(capsys, "resume", "killed", "--pace", "0", "--from", "my_task.py")
     assert list(differences(Path("whole"), Path("killed"))) == []
     assert "accuracy 1" in out(capsys, "evaluate", "killed", "--from=my_task.py", "--split", "valid")
@@ -123,13 +123,13 @@ def test_a_run_folder_never_has_its_task_imported(file: Path, capsys: pytest.Cap
     assert not Path("imported").exists()
 
 
-def test_what_an_own_file_lacks_is_told_in_words(file: Path, capsys: pytest.CaptureFixture[str]):
+def test_what_an_own_file_lacks_is_reported(file: Path, capsys: pytest.CaptureFixture[str]):
     mistakes = {
         "train absent.py:quick": "absent.py must be a Python file, but there is none",
         "train my_task.py:quik": "my_task.py must have 'quik', got quick, slow, wrong; name one of those",
         "train my_task.py:wrong": "my_task.py:wrong must give a RunConfig or a TaskConfig, got int",
         "resume run --from": "--from must be followed by a file",
-        "compare my_task.py:quick my_task.py:slow --tokens 9": "tokens must be left out for my_task.py:quick",
+        "compare my_task.py:quick my_task.py:slow --tokens 9": "--tokens cannot be given for my_task.py:quick",
     }
     assert code_of("train", "my_task.py:quick", "--folder", "run", "--steps", "1") == 0
     for command, said in mistakes.items():

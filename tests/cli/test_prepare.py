@@ -39,7 +39,7 @@ def run(*arguments: str) -> int:
 
 def rows(output: str) -> dict[str, list[str]]:
     """The cells of each split."""
-    lines = [line.split() for line in output.splitlines()]
+    lines = [line.strip("│").replace("│", " ").split() for line in output.splitlines()]
     return {cells[0]: cells[1:] for cells in lines if cells and cells[0] in ("train", "valid", "test")}
 
 
@@ -55,14 +55,14 @@ def test_a_named_corpus_is_encoded_and_shown(root: Path, cache: Path, capsys: py
     assert all((cache / cells[5]).exists() for cells in found.values())
     assert re.search(rf"^6 words, in [\d.]+ seconds\. Files lie in {cache}$", captured.out, re.MULTILINE)
     assert "<unk> does not occur in train" in captured.out
-    told = ["counting the words of ptb", *(f"encoding ptb {split}" for split in ("train", "valid", "test"))]
-    assert captured.err.splitlines() == told
+    printed = ["counting the words of ptb", *(f"encoding ptb {split}" for split in ("train", "valid", "test"))]
+    assert captured.err.splitlines() == printed
 
 
 def test_a_second_time_all_is_found(root: Path, capsys: pytest.CaptureFixture[str]):
     run("ptb", "--root", root, "--bpe", "30")
     first = capsys.readouterr()
-    assert "learning 30 subwords from 6 words of ptb" in first.err and "pieces of 6 words" in first.out
+    assert "learning 30 subwords from 6 words of ptb" in first.err and "subwords of 6 words" in first.out
     run("ptb", "--root", root, "--bpe", "30")
     again = capsys.readouterr()
     assert again.err == "" and rows(again.out).keys() == rows(first.out).keys()
@@ -102,9 +102,9 @@ def test_what_to_type_next_trains_on_that_text(text: Text):
         (["absent.txt"], "absent.txt is neither a file, nor a folder, nor the name of a corpus"),
         (["pydoc", "--bpe", "10"], "size must be at least"),
         (["pydoc", "--bpe", "500", "--min-count", "2"], "--min-count and --max-size are for words"),
-        (["pydoc", "--bpe", "500", "--tokenizer", "t.json"], "--bpe learns pieces and --tokenizer brings them"),
+        (["pydoc", "--bpe", "500", "--tokenizer", "t.json"], "--bpe learns subwords and --tokenizer brings them"),
         (["pydoc", "--tokenizer", "absent.json"], "absent.json"),
-        (["pydoc", "--encoding", "latin-1"], "pydoc brings its own"),
+        (["pydoc", "--encoding", "latin-1"], "pydoc has fixed ones"),
         (["pydoc", "--min-count", "0"], "min_count must be at least 1, got 0"),
     ],
 )

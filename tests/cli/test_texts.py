@@ -1,4 +1,4 @@
-"""Texts of one's own as one gives them to commands: encodings, words, and texts that are too short or have changed."""
+"""Your own texts as they are given to commands: encodings, words, and texts that are too short or have changed."""
 
 import shutil
 from pathlib import Path
@@ -42,8 +42,8 @@ def test_a_text_that_changed_since_is_refused(capsys: pytest.CaptureFixture[str]
 
 def test_text_in_another_encoding_is_named_with_its_place_and_can_be_read(capsys: pytest.CaptureFixture[str]):
     text = own_text(encoding="latin-1", extra=" café")
-    told = complaint(capsys, "train", PLAIN, *QUICK, "--data.path", text)
-    assert "my.txt is not utf-8: byte 0xe9" in told and "latin-1" in told
+    printed = complaint(capsys, "train", PLAIN, *QUICK, "--data.path", text)
+    assert "my.txt is not utf-8: byte 0xe9" in printed and "latin-1" in printed
     out(capsys, "train", PLAIN, *QUICK, "--data.path", text, "--data.encoding", "latin-1", "--folder", "run")
     assert "café" in Path("run/lexicon.txt").read_text(encoding="utf-8")
 
@@ -66,5 +66,5 @@ def test_a_text_with_fewer_words_than_are_allowed_gives_a_smaller_vocabulary(
 
 
 def test_bands_that_begin_after_the_last_word_are_refused(capsys: pytest.CaptureFixture[str]):
-    told = complaint(capsys, "train", "grave.adaptive", "--data.path", own_text())
-    assert "cutoffs must rise strictly and lie from 1 to" in told
+    printed = complaint(capsys, "train", "grave.adaptive", "--data.path", own_text())
+    assert "cutoffs must rise strictly and lie from 1 to" in printed

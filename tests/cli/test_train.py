@@ -121,7 +121,7 @@ def test_a_part_that_a_recipe_leaves_out_is_there_where_options_set_something_of
     assert "--stop.windo" in complaint(capsys, "train", "grave.full", "--stop.windo", "3")
 
 
-def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
+def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
     assert code_of("resume", "run", "--steps", "8", "--stop.window", "3") == 0
     config = read_config(run)
     assert (config.steps, config.stop) == (8, NonMonotone(3))
@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
         (["compare", PLAIN, PLAIN], "recipes must differ"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
-        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed must be left out"),
+        (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed cannot be given"),
         (["compare", PLAIN, "--toy", "--data.path", "absent.txt", "--tokens", "9"], "absent.txt is neither"),
         (["compare", PLAIN, "--toy", "--threads", "1", "--data.path", "absent.txt", "--seconds", "1"], "absent.txt is"),
         (["prepare", "absent.txt"], "absent.txt is neither"),
@@ -156,38 +156,36 @@ def test_a_run_that_goes_on_can_be_given_when_to_stop(run: Path):
         (["analyze", "dirichlet", "--dims"], "dims must be at least 1"),
     ],
 )
-def test_a_mistake_is_told_in_words_and_nothing_is_left_behind(
+def test_a_mistake_is_reported_and_nothing_is_left_behind(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert re.search(said, complaint(capsys, *arguments))
     assert not list(Path().iterdir())
 
 
-def test_a_folder_that_holds_a_run_is_refused_and_the_hint_goes_on_with_it(
-    run: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert "go on with it by `anymax resume run`" in complaint(capsys, "train", *QUICK, "--folder", "run")
+def test_a_folder_that_holds_a_run_is_refused_and_the_hint_resumes_it(run: Path, capsys: pytest.CaptureFixture[str]):
+    assert "continue it with `anymax resume run`" in complaint(capsys, "train", *QUICK, "--folder", "run")
     assert out(capsys, "resume", "run").startswith("test: perplexity")
 
 
 def test_resume_says_what_is_changed_and_keeps_it(run: Path, capsys: pytest.CaptureFixture[str]):
     assert code_of("resume", "run", "--steps", "8", "--optimizer.lr", "0.02") == 0
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     before = json.loads((run / "config.json").read_text())
-    assert re.search(r"going on with another config: .*optimizer\.lr [\d.]+ -> 0\.02.*steps 6 -> 8", told)
-    assert ", from step 6" in told
+    assert re.search(r"resuming with another config: .*optimizer\.lr [\d.]+ -> 0\.02.*steps 6 -> 8", printed)
+    assert ", from step 6" in printed
     assert (before["steps"], before["optimizer"]["lr"]) == (8, 0.02)
     assert json.loads((run / "summary.json").read_text())["steps"] == 8
 
 
 def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]):
     assert code_of("resume", "run", "--step", "4") == 0
-    told = capsys.readouterr().err
-    assert "removing the checkpoints of later steps: 6" in told and "from step 4" in told
+    printed = capsys.readouterr().err
+    assert "removing the checkpoints of later steps: 6" in printed and "from step 4" in printed
     assert "step must be one that was saved, 4, 6, got 3" in complaint(capsys, "resume", "run", "--step", "3")
 
 
-def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_wrong_uses_of_runs_and_files_are_reported(run: Path, capsys: pytest.CaptureFixture[str]):
     text = own_text()
     Path("other").mkdir()
     Path("other/config.json").write_text('{"format": 2, "steps": 3, "mine": 1}')
@@ -199,7 +197,7 @@ def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytes
         "resume run --steps 3": "steps must be at least the 6 that were taken, got 3",
         "resume other": "other/config.json must be the config of a run, but RunConfig has no field 'mine'",
         "evaluate run --block 0": "block must be at least 1, got 0",
-        "generate run --seed 99999999999999999999": "seed must be a whole number of 64 bits",
+        "generate run --seed 99999999999999999999": "seed must be an integer of 64 bits",
     }
     for command, said in mistakes.items():
         assert said in complaint(capsys, *shlex.split(command))
@@ -212,12 +210,12 @@ def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
     assert [command[2] for command in commands] == [folder] * 3 and commands[0][3] == "The people"
     assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
-    told = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
-    for verb, message in zip(("resume", "finetune"), told, strict=True):
+    printed = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
+    for verb, message in zip(("resume", "finetune"), printed, strict=True):
         assert shlex.join(["anymax", verb, folder]) in message
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
+def test_ctrl_c_saves_says_how_to_resume_and_exits_with_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def interrupted(terminal: Terminal, step: int, loss: float) -> None:
@@ -229,7 +227,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(
         assert code_of("train", "--toy", "--threads", "1", "--folder", "run") == 130
     captured = capsys.readouterr()
     assert "stopped and saved at step 4 of 6" in captured.err
-    assert captured.out == "Go on with: anymax resume run\n"
+    assert captured.out == "Resume with: anymax resume run\n"
     assert code_of("resume", "run") == 0
     assert ", from step 4" in capsys.readouterr().err
 

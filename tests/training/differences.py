@@ -13,7 +13,7 @@ from anymax.training import read_metrics
 from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY
 
-# How long things took is told in records, and differs.
+# How long things took is in the records, and differs.
 TIMES = {"seconds", "training_seconds", "items_per_second"}
 
 

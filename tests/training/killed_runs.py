@@ -2,8 +2,8 @@
 
     python -m tests.training.killed_runs --runs 20
 
-starts `anymax train` at toy size, kills it with SIGKILL at a moment drawn at random, goes on with `anymax resume`,
-kills that too, and compares what came of it with a run that was never stopped. Exits with 1 where a bit differs.
+starts `anymax train` at toy size, kills it with SIGKILL at a moment drawn at random, resumes with `anymax resume`,
+kills that too, and compares the result with a run that was never stopped. Exits with 1 where a bit differs.
 """
 
 import os
@@ -26,7 +26,7 @@ from anymax.training.run_folder.folder import CONFIG
 from anymax.training.run_folder.metrics import read_metrics
 from tests.training.differences import differences
 
-# Each way to batch, words and pieces, a state that is carried, three optimizers.
+# Each way to batch, words and subwords, a state that is carried, three optimizers.
 RECIPES = ("sotu.bpe_tied", "billion_word.adaptive_tied", "grave.adaptive", "sotu.adaptive_tied_entmax")
 STEPS = 60
 OPTIONS = ["--toy", "--steps", str(STEPS), "--checkpoint-every", "5", "--evaluate-every", "7", "--threads", "1"]
@@ -68,7 +68,7 @@ def live(whole: Path, recipe: str, folder: Path, num_kills: int, seed: int) -> L
 
 
 def start(recipe: str, folder: Path) -> subprocess.Popen[str]:
-    """Train, or go on where there is a run already."""
+    """Train, or resume where there is a run already."""
     arguments = ["resume", str(folder)]
     if not (folder / CONFIG).exists():
         shutil.rmtree(folder, ignore_errors=True)

@@ -120,7 +120,7 @@ def test_a_mistake_is_named_by_its_place(change: dict, message: str):
         from_plain(Tree, {**through_json(TREE), **change})
 
 
-def test_what_a_class_refuses_is_told_with_its_place():
+def test_what_a_class_refuses_is_reported_with_its_place():
     values = through_json(toy_config())
     values["optimizer"]["lr"] = -1.0
     with pytest.raises(ValueError, match=r"optimizer: lr must be above 0 and finite, got -1\.0"):
@@ -143,7 +143,7 @@ def test_a_config_of_another_format_is_refused_by_its_number(tmp_path: Path):
     file = tmp_path / "config.json"
     values = json.loads(file.read_text())
     assert values.pop("format") == CONFIG_FORMAT
-    for given, told in (
+    for given, found in (
         ({}, "none"),
         ({"format": None}, "none"),
         ({"format": CONFIG_FORMAT - 1}, CONFIG_FORMAT - 1),
@@ -158,7 +158,7 @@ def test_a_config_of_another_format_is_refused_by_its_number(tmp_path: Path):
             with pytest.raises(ValueError) as caught:
                 read(tmp_path)
             assert str(caught.value) == (
-                f"{file} must have format {CONFIG_FORMAT}, which this anymax {anymax.__version__} reads, got {told}; "
+                f"{file} must have format {CONFIG_FORMAT}, which this anymax {anymax.__version__} reads, got {found}; "
                 "train anew, or use the anymax that wrote it"
             )
 

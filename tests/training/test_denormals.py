@@ -36,7 +36,7 @@ def test_they_are_as_before_after_an_error(before: bool):
     assert are_flushed() == before
 
 
-def test_runs_train_and_go_on_without_them(before: bool, tmp_path: Path):
+def test_runs_train_and_resumeout_them(before: bool, tmp_path: Path):
     class Looking(Silent):
         def __init__(self) -> None:
             self.seen: list[bool] = []

@@ -165,7 +165,7 @@ def test_a_signal_ends_the_step_saves_and_leaves_the_handlers_as_they_were(tmp_p
     # The signal of step 5 came when it was over, so the next step sees it.
     assert (outcome.step, outcome.stopped) == (6, "signal")
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [4, 6]
-    assert any("saved at step 6 of 7" in text for text in reporter.told)
+    assert any("saved at step 6 of 7" in text for text in reporter.messages)
     assert signal.getsignal(number) is before
     assert not (tmp_path / "run" / "summary.json").exists()
 
@@ -189,9 +189,9 @@ def test_a_run_that_diverged_resumes_from_a_checkpoint_before(tmp_path: Path):
     config = toy_config(Toy(nan_from=6), evaluate_every=None, keep=1)
     outcome = train(config, tmp_path / "run", reporter=reporter)
     assert (outcome.step, outcome.stopped) == (5, "diverged")
-    (told,) = reporter.told
-    assert "the loss became nan after step 5. Resume from step 4, with a lower learning rate (now 0.05)" in told
-    assert told.endswith(f"anymax resume {tmp_path / 'run'} --optimizer.lr 0.0125")
+    (printed,) = reporter.messages
+    assert "the loss became nan after step 5. Resume from step 4, with a lower learning rate (now 0.05)" in printed
+    assert printed.endswith(f"anymax resume {tmp_path / 'run'} --optimizer.lr 0.0125")
     assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [4]
     whole = replace(config, task=Toy())
     train(whole, tmp_path / "whole")
@@ -224,7 +224,7 @@ def test_a_checkpoint_at_which_the_loss_had_risen_is_not_the_one_to_resume_from(
     losses = {record["step"]: record["loss"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"}
     chosen = checkpoints.find("last")
     assert losses[chosen] <= losses[1] and all(losses[step] > losses[1] for step in losses if step > chosen)
-    assert f"Resume from step {chosen}," in reporter.told[-1] and chosen < checkpoints.steps()[-1]
+    assert f"Resume from step {chosen}," in reporter.messages[-1] and chosen < checkpoints.steps()[-1]
     calm = replace(config, optimizer=NesterovConfig(0.05, momentum=0.9), steps=chosen + 20)
     assert resume(tmp_path / "run", config=calm).stopped is None
 
@@ -236,7 +236,7 @@ def test_weights_that_overflowed_are_never_saved(tmp_path: Path):
     )
     outcome = train(config, tmp_path / "run", reporter=reporter)
     assert outcome.stopped == "diverged" and Checkpoints(tmp_path / "run" / "checkpoints").steps() == []
-    assert "Resume from the first step, as no checkpoint was saved before" in reporter.told[-1]
+    assert "Resume from the first step, as no checkpoint was saved before" in reporter.messages[-1]
     calm = replace(config, optimizer=NesterovConfig(0.1, momentum=0.9))
     assert resume(tmp_path / "run", config=calm).stopped is None
 
@@ -300,7 +300,7 @@ def test_a_compiled_model_trains_as_the_plain_one(tmp_path: Path, monkeypatch: p
 def test_a_step_that_wants_more_batches_than_an_epoch_has_says_so(tmp_path: Path):
     reporter = StoppingAt()
     outcome = train(toy_config(accumulate=99, steps=3), tmp_path / "run", reporter=reporter)
-    assert any("an epoch has 8 batches, fewer than accumulate" in text for text in reporter.told)
+    assert any("an epoch has 8 batches, fewer than accumulate" in text for text in reporter.messages)
     assert outcome.step == 3 and read_metrics(tmp_path / "run")[-1]["step"] == 3
 
 

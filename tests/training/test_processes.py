@@ -160,7 +160,7 @@ def test_two_processes_average_as_one(folder: Path, parallel: str):
     assert 0 < held < 5
 
 
-def test_two_processes_go_on_with_averages_to_the_bit(folder: Path):
+def test_two_processes_resume_averages_to_the_bit(folder: Path):
     left, right = (Checkpoints(folder / name / "checkpoints").load(7) for name in ("stopped-averaged", "averaged-fsdp"))
     for file in ("model", "optimizer"):
         ours, theirs = left.tensors[file], right.tensors[file]
@@ -169,13 +169,13 @@ def test_two_processes_go_on_with_averages_to_the_bit(folder: Path):
 
 @pytest.mark.parametrize("parallel", ["", "-fsdp"])
 @pytest.mark.parametrize("batches", ["blocks", "rows"])
-def test_a_run_of_one_process_goes_on_in_two(folder: Path, batches: str, parallel: str):
+def test_a_run_of_one_process_resumes_in_two(folder: Path, batches: str, parallel: str):
     assert_close(folder / f"one-then-{batches}{parallel}", folder / batches)
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize(("batches", "config"), [("blocks", BLOCKS), ("rows", ROWS)])
-def test_a_run_of_two_processes_goes_on_in_one(
+def test_a_run_of_two_processes_resumes_in_one(
     folder: Path, tmp_path: Path, batches: str, config: RunConfig, parallel: str
 ):
     shutil.copytree(folder / f"{batches}-{parallel}", tmp_path / "run")

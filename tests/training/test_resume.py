@@ -103,7 +103,7 @@ def test_an_older_checkpoint_can_be_chosen_and_later_ones_go(tmp_path: Path, who
     reporter = StoppingAt()
     resume(tmp_path / "run", config=config, step=2, reporter=reporter)
     later = [step for step in Checkpoints(tmp_path / "run" / "checkpoints").steps() if step > 2]
-    assert f"removing the checkpoints of later steps: {', '.join(map(str, later))}" in reporter.told
+    assert f"removing the checkpoints of later steps: {', '.join(map(str, later))}" in reporter.messages
     train(config, tmp_path / "again")
     assert_same(tmp_path / "run", tmp_path / "again")
 
@@ -127,13 +127,13 @@ def test_a_best_whose_checkpoint_is_gone_is_forgotten(tmp_path: Path):
     assert (outcome.step, outcome.best_step) == (7, None)
 
 
-def test_more_steps_go_on_from_the_end_and_are_kept_in_the_config(tmp_path: Path):
+def test_more_steps_resume_from_the_end_and_are_kept_in_the_config(tmp_path: Path):
     config = toy_config(steps=4)
     train(config, tmp_path / "run")
     reporter = StoppingAt()
     more = replace(config, steps=7)
     outcome = resume(tmp_path / "run", config=more, reporter=reporter)
-    assert outcome.step == 7 and "going on with another config: steps 4 -> 7" in reporter.told
+    assert outcome.step == 7 and "resuming with another config: steps 4 -> 7" in reporter.messages
     assert json.loads((tmp_path / "run" / "config.json").read_text())["steps"] == 7
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 7
 
@@ -154,7 +154,7 @@ def test_fewer_steps_end_a_stopped_run_with_an_evaluation(tmp_path: Path):
     assert outcome.step == 4 and outcome.metrics["loss"] > 0 and outcome.best_step == 4
 
 
-def test_times_add_up_over_sittings(tmp_path: Path):
+def test_times_add_up_over_resumed_runs(tmp_path: Path):
     config = toy_config(Toy(pace=0.02), log_every=1)
     train(config, tmp_path / "run", reporter=StoppingAt(4))
     resume(tmp_path / "run", config=config)
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_something_else_is_refused_and_stays(tmp_path: Path, cha
 
 def test_a_new_run_needs_a_folder_of_its_own(tmp_path: Path):
     train(toy_config(steps=3), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"holds a run; go on with it by `anymax resume .*run`, or name another"):
+    with pytest.raises(ValueError, match=r"holds a run; continue it with `anymax resume .*run`, or name another"):
         train(toy_config(), tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("dear")

@@ -1,4 +1,4 @@
-"""Stages: a run that begins with the weights of another, and one that ends when evaluations tell."""
+"""Stages: a run that begins with the weights of another, and one that stops early by its evaluations."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def test_a_run_begins_with_the_best_weights_of_another(tmp_path: Path, first: Pa
     assert json.loads((tmp_path / "run" / "config.json").read_text())["start"] == str(first)
 
 
-def test_a_second_stage_goes_on_by_itself_from_any_step(tmp_path: Path, first: Path):
+def test_a_second_stage_resumes_by_itself_from_any_step(tmp_path: Path, first: Path):
     shutil.copytree(first, tmp_path / "first")
     config = toy_config(start=tmp_path / "first", optimizer=AveragedSGDConfig(0.1, begin=AtEpoch(0)))
     train(config, tmp_path / "whole")
@@ -99,7 +99,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reporter = StoppingAt()
     outcome = train(FAST, folder, reporter=reporter)
     assert outcome.stopped is None and outcome.is_early and 4 <= outcome.step < 30
-    assert f"over after step {outcome.step} of 30, as NonMonotone(window=2) tells" in reporter.told[-1]
+    assert f"finished after step {outcome.step} of 30, stopped early by NonMonotone(window=2)" in reporter.messages[-1]
     return folder
 
 
@@ -119,17 +119,17 @@ def test_a_run_ends_well_at_the_first_evaluation_that_tells(stopped: Path):
     assert last["step"] == len(goals)
 
 
-def test_a_run_that_is_over_says_so_and_stays(tmp_path: Path, stopped: Path):
+def test_a_run_that_is_finished_says_so_and_stays(tmp_path: Path, stopped: Path):
     shutil.copytree(stopped, tmp_path / "run")
     reporter = StoppingAt()
     outcome = resume(tmp_path / "run", config=replace(FAST, steps=60), reporter=reporter)
     assert (outcome.step, outcome.is_early) == (len(losses(stopped)), True)
-    assert "as NonMonotone(window=2) tells; with another stop it goes on" in reporter.told[-1]
+    assert "stopped early by NonMonotone(window=2); resume with another stop to continue" in reporter.messages[-1]
     for name, tensor in weights(stopped, outcome.step).items():
         assert torch.equal(weights(tmp_path / "run", outcome.step)[name], tensor)
 
 
-def test_with_another_stop_it_goes_on(tmp_path: Path, stopped: Path):
+def test_with_another_stop_it_resumes(tmp_path: Path, stopped: Path):
     shutil.copytree(stopped, tmp_path / "run")
     outcome = resume(tmp_path / "run", config=replace(FAST, stop=None, steps=12))
     assert (outcome.step, outcome.is_early) == (12, False)
@@ -149,7 +149,7 @@ def test_a_run_that_averages_is_not_over_before_it_does(tmp_path: Path):
     config = replace(FAST, optimizer=AveragedSGDConfig(20.0, begin=NonMonotone(2)))
     reporter = StoppingAt()
     outcome = train(config, tmp_path / "run", reporter=reporter)
-    (begins,) = [text for text in reporter.told if text.startswith("averaging begins")]
+    (begins,) = [text for text in reporter.messages if text.startswith("averaging begins")]
     began = int(begins.split()[-1])
     goals = losses(tmp_path / "run")
     assert NonMonotone(2).is_due(goals[:began], 0) and not NonMonotone(2).is_due(goals[: began - 1], 0)

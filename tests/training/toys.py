@@ -28,7 +28,7 @@ class Toy(TaskConfig):
     Args:
         carries: read parallel rows with a state, else shuffled blocks.
         num_tokens: of the training stream.
-        nan_from: the loss is undefined from so many calls of `step` on.
+        nan_from: the loss is undefined from this number of calls of `step` on.
         pace: seconds that a batch takes longer.
         random_lengths: draw how long the batches are; for rows with a state.
         penalty: how much the squares of the state after a batch are added to its loss.
@@ -113,7 +113,7 @@ class ToyTask(Task):
             loss_sum = loss_sum * torch.nan
         count = int(batch.lengths.sum())
         carry = state if self.config.carries else None
-        return Step(loss_sum, count, carry, {"rows": float(len(batch.ids))}, self.model.penalty, batch.rate)
+        return Step(loss_sum, count, carry, {"rows": float(len(batch.ids))}, self.model.penalty, batch.lr_factor)
 
     def carry_state(self, carry: Tensor | None) -> dict[str, Tensor]:
         return {} if carry is None else {"state": carry}
@@ -142,7 +142,7 @@ class ToyTask(Task):
     def watch(self) -> dict[str, float]:
         return {"scale": float(self.model.scale)}
 
-    def rates(self) -> dict[nn.Parameter, float]:
+    def lr_factors(self) -> dict[nn.Parameter, float]:
         return {} if self.config.bias_rate == 1 else {self.model.output.bias: self.config.bias_rate}
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
@@ -154,19 +154,19 @@ class ToyTask(Task):
 
 
 class StoppingAt(Silent):
-    """Asks the run to stop after a step, as Ctrl-C or a scheduler would, and keeps what it was told."""
+    """Asks the run to stop after a step, as Ctrl-C or a scheduler would, and keeps its messages."""
 
     def __init__(self, step: int | None = None, number: signal.Signals = signal.SIGTERM) -> None:
         self.step = step
         self.number = number
-        self.told: list[Any] = []
+        self.messages: list[Any] = []
 
     def advanced(self, step: int, loss: float) -> None:
         if step == self.step:
             signal.raise_signal(self.number)
 
     def message(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
 
 def stream(length: int, *, seed: int) -> Tensor:

@@ -30,7 +30,7 @@ from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
 from anymax.vocabulary.output import TableOutput
 
-# So many previous words are more than any table is wide, nearly.
+# More previous words than nearly any table is wide.
 NUM_PREVIOUS = 1000
 
 
@@ -168,7 +168,7 @@ def rank_limit(output: OutputLayer) -> int:
     if isinstance(output, AdaptiveOutput):
         return output.model_dim + output.bands.num_bands
     if isinstance(output, TableOutput):
-        # Each expert of a mixture has vectors of its own, as wide as the table.
+        # Each expert of a mixture has its own vectors, as wide as the table.
         dim = output.dim if isinstance(output, MixtureOutput) else min(output.dim, output.model_dim)
         return dim + 1 + (output.bias is not None)
     return output.model_dim + 1

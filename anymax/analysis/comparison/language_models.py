@@ -258,7 +258,7 @@ def _meaning(results: Sequence[Result]) -> str:
 def figure(results: Sequence[Result]) -> Figure:
     """Validation perplexity by words read and by seconds, and the test loss by the frequency of words.
 
-    At least one must have a perplexity; those without are left out. A dot stands where an optimizer began to average,
+    At least one must have a perplexity; those without are skipped. A dot stands where an optimizer began to average,
     a diamond for a run that was evaluated once.
     """
     # Losses of another kind are no neighbours of nats.

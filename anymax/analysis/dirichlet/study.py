@@ -1,6 +1,6 @@
 """The Dirichlet experiment over a grid: every output at every dimension and concentration, with several seeds.
 
-Every run has a folder of its own, so that a study that was stopped resumes; of a finished run its numbers are kept.
+Every run has its own folder, so that a study that was stopped resumes; of a finished run its numbers are kept.
 """
 
 from __future__ import annotations

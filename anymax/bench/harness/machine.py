@@ -56,7 +56,7 @@ def describe() -> Machine:
 
 
 def cpu_model() -> str:
-    """The processor's name, as the kernel tells it where it does."""
+    """The processor's name, as the kernel reports it, if it does."""
     listing = Path("/proc/cpuinfo")
     if listing.exists():
         for line in listing.read_text().splitlines():

@@ -14,7 +14,7 @@ Announce = Callable[[str], None]
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """Run every comparison; `announce` is told each as it begins."""
+    """Run every comparison; `announce` is called with each as it begins."""
     with machine.threads(settings.threads):
         notes = tuple(_notes(settings))
         comparisons = []
@@ -40,8 +40,8 @@ def _notes(settings: Settings) -> Iterator[str]:
     )
     yield (
         f"its sender was trained on such games for {settings.sender_steps} steps with SparseMarginal; then its scores "
-        f"were scaled so that sparsemax leaves {WANTED_SUPPORT:g} messages to an image in the mean, and Adam's rate "
-        "is zero so that they stay"
+        f"were scaled so that sparsemax leaves {WANTED_SUPPORT:g} messages to an image in the mean, and Adam's "
+        "learning rate is zero so that they stay"
     )
     yield (
         "sums over supports have the probabilities of sparsemax, the other estimators those of softmax; rows are those "

@@ -34,7 +34,7 @@ class CodedImages:
         self.scores = (scores * sharpness(scores, WANTED_SUPPORT)).requires_grad_()
 
     def run(self, estimator: Estimator, at_once: int) -> Tensor:
-        """Forward and backward of all images, so many at once; the expected losses."""
+        """Forward and backward of all images, `at_once` at a time; the expected losses."""
         self.scores.grad = None
         self.model.zero_grad()
         losses = []

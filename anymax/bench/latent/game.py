@@ -110,9 +110,9 @@ class Games(NamedTuple):
 
 
 class GameTrainee:
-    """Called, it takes a step with one estimator, forward, backward and Adam, and tells the loss.
+    """Called, it takes a step with one estimator, forward, backward and Adam, and returns the loss.
 
-    The rate is zero, so that the sender stays as it is however many steps are timed.
+    The learning rate is zero, so that the sender stays as it is however many steps are timed.
     """
 
     def __init__(self, game: SignallingGame, estimator: Estimator, mapping: Callable[[Tensor], Tensor]) -> None:
@@ -190,7 +190,7 @@ def trained_game(settings: Settings, draw: Callable[[], Games]) -> SignallingGam
 
 
 def sharpness(scores: Tensor, support: float) -> float:
-    """What scores must be multiplied with so that sparsemax leaves so many entries above zero, in the mean."""
+    """The factor of the scores at which sparsemax leaves `support` entries above zero, in the mean."""
     low, high = 1e-6, 1e6
     for _ in range(50):
         middle = (low * high) ** 0.5

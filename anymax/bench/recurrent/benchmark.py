@@ -37,7 +37,7 @@ EAGER = {"eager, all words mixed": MixedOutput, "eager, target picked first": Pi
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """Run every comparison; `announce` is told each as it begins."""
+    """Run every comparison; `announce` is called with each as it begins."""
     with machine.threads(settings.threads):
         notes = tuple(_notes(settings))
         comparisons: list[Comparison] = []
@@ -48,7 +48,7 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
 
 
 def build(config: RunConfig, num_words: int) -> AWDLSTM:
-    """The network of a recipe for so many words, its parameters drawn at random."""
+    """The network of a recipe for `num_words` words, its parameters drawn at random."""
     torch.manual_seed(0)
     # The end of a line and the unknown word are two of them.
     lexicon = Lexicon.from_counts({f"word{i}": 1 for i in range(num_words - 2)})
@@ -62,7 +62,7 @@ def _notes(settings: Settings) -> Iterator[str]:
     rows, block, lengths = *shape_of(settings.network), settings.lengths
     yield (
         f"a step is forward, backward, clipping and the optimizer in float32; words are drawn by Zipf's law among "
-        f"{settings.words}, and every batch goes on from the state of the one before"
+        f"{settings.words}, and every batch continues from the state of the one before"
     )
     yield f"the network, by layer {widths_of(settings.network)} wide, reads {rows} rows of {block} words"
     yield (
@@ -167,7 +167,7 @@ def _lengths(job: str, settings: Settings) -> list[Comparison]:
 
 
 def _batches(settings: Settings, shape: tuple[int, int], *, number: int = NUM_BATCHES) -> list[Pair]:
-    """So many batches of rows of words, drawn by Zipf's law."""
+    """`number` batches of rows of words, drawn by Zipf's law."""
     generator = torch.Generator().manual_seed(0)
     rows, block = shape
     texts = [zipf(rows * (block + 1), settings.words, generator).view(rows, -1) for _ in range(number)]

@@ -36,7 +36,7 @@ def drawn_against_mean(
 
     Args:
         batch_of: a batch for each of the lengths and for their mean.
-        together: so many steps of either kind make one ratio; what is left over is left out.
+        together: the number of steps of either kind that make one ratio; the remainder is dropped.
     """
     mean = mean_length(lengths)
     trainee.step(*batch_of[mean])

@@ -23,7 +23,7 @@ class Settings:
         mixture: the same with a mixture of softmaxes.
         mixture_block: words of a row in its steps.
         drawn: how many steps of drawn lengths are timed.
-        together: so many of them make one ratio.
+        together: the number of them that make one ratio.
         threads: torch's number of threads; None leaves it as it is.
         budget: of one comparison of steps.
         part_steps: how many steps are timed part by part; the medians are shown.

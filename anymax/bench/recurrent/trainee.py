@@ -92,7 +92,7 @@ class _Ran(NamedTuple):
 class RecurrentTrainee(ABC):
     """Called, it takes one step: forward, backward, clipping of gradients and the optimizer.
 
-    Every batch goes on from where the one before ended.
+    Every batch continues from the state of the one before.
 
     Args:
         batches: taken in turn, again and again.
@@ -119,11 +119,11 @@ class RecurrentTrainee(ABC):
         self._update()
         value = loss.item() / (target.numel() if self.is_sum else 1)
         if not math.isfinite(value):
-            raise ValueError(f"the loss of {self.name} must stay finite, got {value}; lower the rate of its optimizer")
+            raise ValueError(f"the loss of {self.name} must stay finite, got {value}; lower its learning rate")
         return value
 
     def parts(self) -> Parts:
-        """Take a step and tell where its time went."""
+        """Take a step and return the time of each part."""
         ids, target = next(self._batches)
         stages = Stages()
         stages.backward(self._staged_loss(stages, ids, target))

@@ -99,7 +99,7 @@ class Words(NamedTuple):
 
 
 def measure(settings: Settings, announce: Announce = lambda step: None) -> Report:
-    """Run every comparison; `announce` is told each as it begins."""
+    """Run every comparison; `announce` is called with each as it begins."""
     with machine.threads(settings.threads):
         announce("Words")
         words = _words(settings)

@@ -48,7 +48,7 @@ class Trainee:
         return loss.item()
 
     def parts(self) -> Parts:
-        """Take a step and tell where its time went."""
+        """Take a step and return the time of each part."""
         ids, target = next(self._batches)
         vectors: list[Tensor] = []
         marks = [time.perf_counter()]

@@ -25,7 +25,7 @@ Drawn = TypeVar("Drawn")
 class Epochs(ABC, Generic[Drawn]):
     """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one continues.
 
-    `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
+    `epoch` and `position` say which batch comes next; that, not the loop, is the state, and it can be saved after any
     batch. The state does not depend on rank and world size, so a run may resume with another number of ranks.
 
     Args:
@@ -71,7 +71,7 @@ class Epochs(ABC, Generic[Drawn]):
         return {"epoch": self.epoch, "position": self.position, "made_of": self._made_of()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken; refused for batches made of something else."""
+        """Continue where the state was taken; refused for batches made of something else."""
         ours, theirs = self._made_of(), state.get("made_of") if isinstance(state, dict) else None
         if not isinstance(theirs, dict):
             raise ValueError("state must be what state_dict gave, an object with made_of, epoch and position")
@@ -81,7 +81,7 @@ class Epochs(ABC, Generic[Drawn]):
             raise ValueError(f"state must come from the same batches, but it was made with {changes}; use those again")
         epoch, position = state.get("epoch"), state.get("position")
         if not (_is_index(epoch) and _is_index(position) and position < self.length(epoch)):
-            raise ValueError(f"state must tell a batch that an epoch has, got batch {position!r} of epoch {epoch!r}")
+            raise ValueError(f"state must name a batch that an epoch has, got batch {position!r} of epoch {epoch!r}")
         self.epoch, self.position = epoch, position
 
 
@@ -89,21 +89,21 @@ class Batch(NamedTuple):
     """Rows of ids and what to predict for each."""
 
     ids: Tensor
-    """What the model reads, int64 (B, T); "<eos>" where a row is over."""
+    """What the model reads, int64 (B, T); "<eos>" after the end of a row."""
     target: Tensor
-    """What comes next, int64 (B, T); -100, which losses leave out, where a row is over."""
+    """What comes next, int64 (B, T); -100, which losses ignore, after the end of a row."""
     lengths: Tensor
     """How many tokens of each row count, int64 (B,)."""
-    rate: float = 1.0
-    """What the optimizer's rate is multiplied by for this batch; the same for every rank."""
+    lr_factor: float = 1.0
+    """The factor of the learning rate for this batch; the same for every rank."""
 
 
 class Spans(NamedTuple):
-    """Where the targets of each row begin and end in the stream, and the rate of the batch."""
+    """Where the targets of each row begin and end in the stream, and the learning-rate factor of the batch."""
 
     starts: Tensor
     ends: Tensor
-    rate: float = 1.0
+    lr_factor: float = 1.0
 
 
 class Batches(Epochs[Batch]):
@@ -148,7 +148,7 @@ class Batches(Epochs[Batch]):
         for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             target[row, : stop - start] = self.tokens[start:stop].long()
             fill_read(ids[row], self.tokens, start, stop)
-        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts), spans.rate)
+        return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts), spans.lr_factor)
 
 
 @final

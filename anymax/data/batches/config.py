@@ -11,7 +11,7 @@ class RandomLengths:
     """Batches of drawn lengths, so that the state is handed on at other places in every epoch.
 
     A length is normal around the block of the batches, now and then around half of it, without what stands behind the
-    point. The optimizer's rate for a batch is multiplied by its drawn length over the block. Merity et al. 2018.
+    point. The learning rate for a batch is multiplied by its drawn length over the block. Merity et al. 2018.
 
     Args:
         short: how likely a batch is drawn around half of the block.

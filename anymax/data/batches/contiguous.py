@@ -30,8 +30,8 @@ class ContiguousBatches(Batches):
     Args:
         batch_size: how many rows, over all ranks.
         block: how many tokens of each row a batch holds.
-        random_lengths: draw the length of each batch around `block`, anew in every epoch. Its `rate` is what was drawn
-            over `block`, also where the rows end before.
+        random_lengths: draw the length of each batch around `block`, anew in every epoch. Its `lr_factor` is what was
+            drawn over `block`, also where the rows end before.
         seed: decides what is drawn.
     """
 
@@ -58,7 +58,7 @@ class ContiguousBatches(Batches):
         edges = torch.tensor([share(len(tokens), row, batch_size) for row in range(batch_size)])
         self._starts, self._ends = edges.unbind(1)
         self._longest = int((self._ends - self._starts).max())
-        # The current epoch, and the next one when the current is over.
+        # The current epoch, and the next one when the current is finished.
         self._cuts = lru_cache(maxsize=2)(self._draw)
 
     def length(self, epoch: int) -> int:
@@ -93,7 +93,7 @@ class ContiguousBatches(Batches):
 
 
 def draw_lengths(how: RandomLengths, block: int, number: int, seed: int, epoch: int) -> Tensor:
-    """So many lengths, int64, which seed and epoch decide."""
+    """`number` lengths, int64, which seed and epoch decide."""
     generator = generator_of(seed, epoch, "lengths")
     is_short = torch.rand(number, generator=generator, dtype=torch.float64) < how.short
     base = block - is_short.double() * block / 2

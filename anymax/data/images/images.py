@@ -187,7 +187,7 @@ def _read_features(path: str | os.PathLike[str]) -> Images:
         raise ValueError(f"features must be finite, got others, or {features.dtype}, in {path}")
     if labels.is_floating_point() or labels.is_complex() or not _are_classes(labels.long()):
         raise ValueError(
-            f"labels must be whole numbers from 0, got others, or {labels.dtype}, in {path}; the largest is at most "
+            f"labels must be integers from 0, got others, or {labels.dtype}, in {path}; the largest is at most "
             f"{MOST_CLASSES - 1:,}"
         )
     return Images(features.float(), labels.long(), None)

@@ -51,7 +51,7 @@ class Encoded:
         num_unknown: how many ids are that of "<unk>", whether the text says so or the word is not known.
         dtype: "uint16" where the lexicon fits into it, else "int32".
         lexicon_hash: of the lexicon it was encoded with.
-        tokens_hash: the sha256 of the ids, which tells whether two machines hold the same text.
+        tokens_hash: the sha256 of the ids, to check whether two machines hold the same text.
     """
 
     path: Path
@@ -145,7 +145,7 @@ def _write_tokens(
 
 
 def silent(num_lines: int, num_tokens: int) -> None:
-    """Nobody asked for progress."""
+    """Progress that is not shown."""
 
 
 def _head(encoded: Encoded, fingerprint: str) -> bytes:

@@ -79,8 +79,8 @@ class Prepared:
         """The split as ids of `words`, one for every unit that ends a word; the same file where units are words."""
         if self.subwords is None:
             return self.split(split)
-        told = _throttled(progress, f"encoding {self.name} {split} by words")
-        return encode(self.corpus, split, self.words, cache=self.cache, progress=told)
+        throttled = _throttled(progress, f"encoding {self.name} {split} by words")
+        return encode(self.corpus, split, self.words, cache=self.cache, progress=throttled)
 
     def identity(self) -> dict[str, str]:
         """Hashes of the units and of the ids of each split: what a run depends on."""
@@ -232,14 +232,14 @@ def _throttled(announce: Announce | None, what: str) -> Progress | None:
     """An announcement of the work when it begins, and after each pause of the lines and tokens so far."""
     if announce is None:
         return None
-    told: float | None = None
+    announced: float | None = None
 
     def progress(num_lines: int, num_tokens: int) -> None:
-        nonlocal told
+        nonlocal announced
         now = time.monotonic()
-        if told is None or now - told >= PAUSE:
-            announce(what if told is None else f"{what}: {num_lines:,} lines, {num_tokens:,} tokens")
-            told = now
+        if announced is None or now - announced >= PAUSE:
+            announce(what if announced is None else f"{what}: {num_lines:,} lines, {num_tokens:,} tokens")
+            announced = now
 
     return progress
 

@@ -15,11 +15,11 @@ TOY_SIZE = 400
 
 @dataclass(frozen=True)
 class Words:
-    """Whole words; those left out are "<unk>".
+    """Whole words; those that are dropped become "<unk>".
 
     Args:
-        min_count: words seen less often in the training text are left out.
-        max_size: the most words, "<eos>" and "<unk>" included; the rarest are left out.
+        min_count: words seen less often in the training text are dropped.
+        max_size: the most words, "<eos>" and "<unk>" included; the rarest are dropped.
         pad_to_multiple: add made-up words until their number is a multiple of this.
     """
 
@@ -34,12 +34,12 @@ class Words:
 
 @dataclass(frozen=True)
 class BPE:
-    """Pieces of words, found by byte-pair encoding in the training text.
+    """Subwords, found by byte-pair encoding in the training text.
 
     Args:
         size: the most subwords, "<eos>" and "<unk>" included.
         pad_to_multiple: add made-up subwords until their number is a multiple of this.
-        tokenizer: a tokenizer.json to use instead of learning one; `size` then has no say.
+        tokenizer: a tokenizer.json to use instead of learning one; `size` is then ignored.
     """
 
     size: int = 32_000
@@ -57,7 +57,7 @@ class Text:
 
     Args:
         corpus: the name of a corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu or pydoc.
-        path: one's own text instead: a file, which is cut into splits, or a folder with a file for each.
+        path: your own text instead: a file, which is cut into splits, or a folder with a file for each.
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
         encoding: how the characters of your own text are written, such as latin-1.
         splitting: how lines of your own text become words; by default a file is prose, and a folder holds words
@@ -75,7 +75,7 @@ class Text:
     def __post_init__(self) -> None:
         if self.path is None and self.corpus not in NAMED:
             raise ValueError(
-                f"corpus must be one of {', '.join(NAMED)}, got {self.corpus!r}; give one's own text as path"
+                f"corpus must be one of {', '.join(NAMED)}, got {self.corpus!r}; give your own text as path"
             )
         if self.path is not None and self.root is not None:
             raise ValueError(f"root is for named corpora, got it with the path {self.path}; leave one of them out")

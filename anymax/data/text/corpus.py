@@ -160,7 +160,7 @@ def corpus_in_folder(
 ) -> Corpus:
     """A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
 
-    A name tells its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
+    A name says its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
     be one file for train and at most one for each other split.
     """
     folder = Path(folder)

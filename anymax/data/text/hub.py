@@ -85,7 +85,7 @@ def _lines(name: str, split: Split) -> Iterator[str]:
 
 
 def _held_out_lines(lines: Iterator[str], split: Split) -> Iterator[str]:
-    """The lines of the first held-out file of lm1b for test, of the second for valid, told by their words."""
+    """The lines of the first held-out file of lm1b for test, of the second for valid, by their number of words."""
     test = list(_taken(lines, LM1B_TEST_WORDS))
     num_words = sum(len(line.split()) for line in test)
     if num_words != LM1B_TEST_WORDS:

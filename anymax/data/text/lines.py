@@ -97,7 +97,7 @@ def _decoded(raw: bytes, encoding: str, path: Path, number: int, position: int) 
     try:
         return raw.decode(encoding)
     except UnicodeError as error:
-        # A few encodings do not tell the place.
+        # A few encodings do not report the place.
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise ValueError(
             f"{path} is not {encoding}: byte 0x{raw[start]:02x} at position {position + start}, in line {number}, "

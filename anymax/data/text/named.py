@@ -45,7 +45,7 @@ def open_corpus(
     """
     if which in NAMED:
         if splitting is not None or encoding != "utf-8":
-            raise ValueError(f"splitting and encoding are for one's own text, {which} brings its own; leave them out")
+            raise ValueError(f"splitting and encoding are for your own text, {which} has fixed ones; drop them")
         return NAMED[str(which)](root)
     path = Path(which)
     if path.is_dir():

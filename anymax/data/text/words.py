@@ -36,7 +36,7 @@ def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str
     """The words of each line.
 
     Lines without words count in tokenized text, where published figures hold one end mark for each. In prose they only
-    part paragraphs and are left out.
+    separate paragraphs and are skipped.
     """
     if splitting not in get_args(Splitting):
         raise ValueError(f"splitting must be one of {', '.join(get_args(Splitting))}, got {splitting!r}")
@@ -44,7 +44,7 @@ def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str
 
 
 def join_words(words: Iterable[str], splitting: Splitting) -> str:
-    """Words as one line of text to read; marks of prose stand where print has them, as far as one can tell."""
+    """Words as one line of text to read; marks of prose stand where print has them, as far as that can be known."""
     if splitting == "spaces":
         return " ".join(words)
     text, is_quoted, is_open = "", False, True

@@ -90,12 +90,12 @@ class Lexicon:
     ) -> Lexicon:
         """The lexicon of counted words.
 
-        Every occurrence is counted once: those of the words left out count for "<unk>", so the counts of a lexicon add
+        Every occurrence is counted once: those of dropped words count for "<unk>", so the counts of a lexicon add
         up to the tokens of its text.
 
         Args:
-            min_count: words seen less often are left out.
-            max_size: the most words, special ones included; the rarest are left out. More than there are is fine.
+            min_count: words seen less often are dropped.
+            max_size: the most words, special ones included; the rarest are dropped. More than there are is fine.
             pad_to_multiple: add made-up words of count 0 until the size is a multiple of this.
             specials: the special words in order. Those that occur in the text keep their count, others have 0.
             keep: words to have however rare they are, with count 0 where they do not occur.

@@ -206,7 +206,7 @@ class Checkpoints:
         write_json(self.folder / DIVERGED, asdict(divergence))
 
     def go_back(self, step: int) -> None:
-        """Remove what came after the checkpoint that a run resumes from, and what its divergence left."""
+        """Remove the checkpoints after the one that a run resumes from, and the files of its divergence."""
         for later in self.steps():
             if later > step:
                 self._remove(later)

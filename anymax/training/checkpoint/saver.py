@@ -133,7 +133,7 @@ class Saver:
             progress = Progress.from_plain(state.get("progress"), step=checkpoint.step, goal=self.task.goal)
         except ValueError as error:
             raise ValueError(f"{checkpoint.path / STATE} cannot be resumed from: {error}") from None
-        # A best whose checkpoint is gone, after the run went back, is no longer one to keep.
+        # A best whose checkpoint was removed, as the run resumed from an earlier one, is no longer kept.
         if progress.best is not None and progress.best.step not in self.checkpoints.steps():
             progress.best = None
         return progress

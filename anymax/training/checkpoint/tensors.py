@@ -101,7 +101,9 @@ def load_optimizer(
                 f"{_name(made[key].dtype)}"
             )
         if is_number and not 0 <= tensor.item() < math.inf:
-            raise ValueError(f"{file} must fit the optimizer, but {entry} is {tensor.item()}, no count or rate")
+            raise ValueError(
+                f"{file} must fit the optimizer, but {entry} is {tensor.item()}, no count or learning rate"
+            )
         # A copy: the tensors of a file are mapped from it.
         placed = tensor.clone() if is_number else divided_as(parameter, tensor.clone())
         state.setdefault(trained[id(parameter)], {})[key] = placed
@@ -122,7 +124,7 @@ def num_parameters(model: nn.Module) -> int:
 
 
 def num_bytes(model: nn.Module, held: int) -> int:
-    """About how large a checkpoint is where the optimizer holds so many tensors for each parameter."""
+    """About how large a checkpoint is where the optimizer holds `held` tensors for each parameter."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in model_tensors(model).values())
     trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     return weights + held * trained

@@ -20,15 +20,15 @@ AVERAGE, ITERATE = "average", "iterate"
 class AveragedSGD(Optimizer):
     """SGD without any state until `begin`, and from then on with the mean of the iterates of every parameter.
 
-    The n-th step after `begin` has the rate lr / (1 + decay * lr * (n - 1))**power.
+    The n-th step after `begin` has the learning rate lr / (1 + decay * lr * (n - 1))**power.
 
     Args:
         weight_decay: this share of the parameters is added to their gradients.
-        decay: parameters lose this share of themselves, times the rate, in every step after `begin`.
-        power: how quickly the rate falls where there is a decay.
-        start: how many steps after `begin` the mean leaves out.
-        published: be `torch.optim.ASGD`: its mean leaves out one iterate more, and a changed rate holds only from the
-            next step on.
+        decay: weight decay from `begin` on, times the learning rate.
+        power: how quickly the learning rate falls where there is a decay.
+        start: how many steps after `begin` the mean skips.
+        published: be `torch.optim.ASGD`: its mean skips one more iterate, and a changed learning rate takes effect only
+            at the next step.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class AveragedSGD(Optimizer):
         torch._foreach_lerp_(averages, [own_part(parameter) for parameter in group["params"]], 1 / max(1, taken))
 
     def _rate(self, group: dict[str, Any], number: int) -> float:
-        """The rate of a step, by its number since `begin`, from 1; 0 stands for those before."""
+        """The learning rate of a step, by its number since `begin`, from 1; 0 stands for those before."""
         if number == 0:
             return float(group["lr"])
         if group["published"] and number > 1:

@@ -1,6 +1,6 @@
 """How fast this processor multiplies matrices in bfloat16, as some announce it and are slow at it or refuse it.
 
-Measured in a process of its own, which an illegal instruction may end. Imports no torch.
+Measured in a separate process, which an illegal instruction may end. Imports no torch.
 """
 
 import signal
@@ -39,7 +39,7 @@ print(min(seconds[torch.bfloat16]) / min(seconds[torch.float32]))
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of multiplying in bfloat16.
+    """How multiplying in bfloat16 went.
 
     Args:
         ratio: its time over that of float32; None where it could not be measured.

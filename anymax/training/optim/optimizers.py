@@ -46,7 +46,7 @@ class OptimizerConfig(ABC):
 
 @dataclass(frozen=True)
 class NesterovConfig(OptimizerConfig):
-    """Steps along a moving sum of gradients that looks one step ahead; the same with a changing rate.
+    """Steps along a moving sum of gradients that looks one step ahead; the same with a changing learning rate.
 
     Args:
         momentum: how much of the sum stays from step to step.
@@ -76,7 +76,7 @@ class NesterovConfig(OptimizerConfig):
 
 @dataclass(frozen=True)
 class AdagradConfig(OptimizerConfig):
-    """Each entry's rate falls with the sum of its squared gradients. Duchi et al. 2011.
+    """Each entry's learning rate falls with the sum of its squared gradients. Duchi et al. 2011.
 
     Args:
         weight_decay: this share of the parameters is added to their gradients.
@@ -146,7 +146,7 @@ class AdamWConfig(OptimizerConfig):
     Args:
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
-        weight_decay: parameters lose this share of themselves, times the rate, in every step; matrices alone, so that
+        weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
             biases, norms and everything else of one dimension stay as they are.
     """
 
@@ -211,11 +211,11 @@ class AveragedSGDConfig(OptimizerConfig):
     Args:
         weight_decay: this share of the parameters is added to their gradients.
         begin: when averaging begins.
-        decay: parameters lose this share of themselves, times the rate, in every step of averaging.
-        power: how quickly the rate falls where there is a decay: lr / (1 + decay * lr * steps)**power.
-        start: how many steps the mean leaves out when averaging begins.
-        published: average as the published results did, by `torch.optim.ASGD`: one iterate more is left out, and a
-            changed rate holds only from the next step on.
+        decay: weight decay while averaging, times the learning rate.
+        power: how quickly the learning rate falls where there is a decay: lr / (1 + decay * lr * steps)**power.
+        start: how many steps the mean skips when averaging begins.
+        published: average as the published results did, by `torch.optim.ASGD`: it skips one more iterate, and a
+            changed learning rate takes effect only at the next step.
 
     Polyak and Juditsky 1992; Merity et al. 2018 on when to begin.
     """
@@ -245,7 +245,7 @@ class AveragedSGDConfig(OptimizerConfig):
         return replace(self, begin=AtEpoch(0))
 
     def build(self, parameters: Parameters) -> Optimizer:
-        """The optimizer of these parameters; the loop tells it when to begin."""
+        """The optimizer of these parameters; the loop starts its averaging."""
         from anymax.training.optim.averaged_sgd import AveragedSGD
 
         return AveragedSGD(

@@ -1,6 +1,6 @@
 """Learning rates over a run, in plain Python: the factor of the optimizer's learning rate at each step.
 
-Also the triggers, which decide when something begins or ends: by how evaluations went, or by the epoch.
+Also the triggers, which decide when something begins or ends: by the results of evaluations, or by the epoch.
 
 `step` is how many steps were taken before, so it runs from 0 to one less than the steps of the run.
 """
@@ -15,17 +15,17 @@ from anymax.checks import check_counts, check_positive, check_shares
 
 
 class Schedule(ABC):
-    """What every schedule promises.
+    """A learning-rate schedule.
 
     Args:
-        warmup: over how many steps the rate rises to the optimizer's; less than the steps of the run.
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
     """
 
     warmup: int | float
 
     @abstractmethod
     def factor(self, step: int, total_steps: int) -> float:
-        """What the optimizer's rate is multiplied by in a step."""
+        """The factor of the optimizer's learning rate in a step."""
 
     def check_fits(self, total_steps: int) -> None:
         """Refuse a run that would end before its warm-up does."""
@@ -43,7 +43,7 @@ class Schedule(ABC):
 @final
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """One rate, after a linear warm-up."""
+    """A constant learning rate, after a linear warm-up."""
 
     warmup: int = 0
 
@@ -60,8 +60,8 @@ class Cosine(Schedule):
     """After a linear warm-up, half a cosine down to the end of the run; it fits a run of any length.
 
     Args:
-        warmup: the share of the run's steps over which the rate rises.
-        minimum: what it comes down to, as a share of the optimizer's rate.
+        warmup: the share of the run's steps over which the learning rate rises.
+        minimum: the final value, as a share of the optimizer's learning rate.
     """
 
     warmup: float = 0.0
@@ -93,11 +93,11 @@ class CosineCycles(Schedule):
     Baevski and Auli 2019 for WikiText-103.
 
     Args:
-        warmup_from: where the warm-up begins, as a share of the optimizer's rate.
+        warmup_from: where the warm-up begins, as a share of the optimizer's learning rate.
         period: the steps of the first cycle.
         growth: by how much each cycle is longer than the one before.
         shrink: what top and bottom are multiplied by from cycle to cycle.
-        minimum: the bottom of the first cycle, as a share of the optimizer's rate.
+        minimum: the bottom of the first cycle, as a share of the optimizer's learning rate.
     """
 
     warmup: int = 0
@@ -126,7 +126,7 @@ class CosineCycles(Schedule):
         return replace(super().toy(), period=2)
 
     def _place(self, step: int) -> tuple[int, float]:
-        """The cycle a step after the warm-up lies in, and how much of that cycle is over."""
+        """The cycle a step after the warm-up lies in, and the share of that cycle that is done."""
         if self.growth == 1:
             return step // self.period, step % self.period / self.period
         cycle, start, length = 0, 0.0, float(self.period)
@@ -150,7 +150,7 @@ class InverseSquareRoot(Schedule):
 
 
 def _risen(step: int, warmup: int) -> float:
-    """Already the first step learns something; the last of the warm-up has the whole rate."""
+    """Already the first step learns something; the last of the warm-up has the full learning rate."""
     return min(1.0, (step + 1) / warmup) if warmup else 1.0
 
 
@@ -177,11 +177,11 @@ class NonMonotone:
         check_counts(window=self.window)
 
     def is_due(self, goals: Sequence[float], epochs: int) -> bool:
-        """Whether it is time.
+        """Whether the trigger fires.
 
         Args:
-            goals: what evaluations gave so far, less being better. An undefined number is worse than any other.
-            epochs: how many epochs are over.
+            goals: the results of evaluations so far, lower being better. An undefined number is worse than any other.
+            epochs: the number of finished epochs.
         """
         *earlier, last = [math.inf if math.isnan(goal) else goal for goal in goals] or [math.inf]
         return len(earlier) > self.window and last > min(earlier[: -self.window])
@@ -189,7 +189,7 @@ class NonMonotone:
 
 @dataclass(frozen=True)
 class AtEpoch:
-    """Once so many epochs are over.
+    """Once a number of epochs is finished.
 
     Args:
         epoch: how many; 0 is the first step.
@@ -203,7 +203,7 @@ class AtEpoch:
         check_counts(0, epoch=self.epoch)
 
     def is_due(self, goals: Sequence[float], epochs: int) -> bool:
-        """Whether it is time; arguments as those of `NonMonotone`."""
+        """Whether the trigger fires; arguments as those of `NonMonotone`."""
         return epochs >= self.epoch
 
 

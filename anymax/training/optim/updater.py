@@ -26,7 +26,7 @@ class Updater:
 
     Args:
         model: as it is after it was wrapped or sharded.
-        rates: what the rate of some parameters is multiplied by.
+        lr_factors: factors of the learning rate, for some parameters.
         undecayed: parameters that weight decay leaves alone.
     """
 
@@ -35,7 +35,7 @@ class Updater:
         model: nn.Module,
         config: RunConfig,
         ranks: Ranks,
-        rates: Mapping[nn.Parameter, float] | None = None,
+        lr_factors: Mapping[nn.Parameter, float] | None = None,
         undecayed: Set[nn.Parameter] = frozenset(),
     ) -> None:
         self.model = model
@@ -44,7 +44,7 @@ class Updater:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("model must have a parameter to train, but none requires a gradient")
-        self.optimizer = config.optimizer.build(_groups(self.parameters, rates or {}, undecayed))
+        self.optimizer = config.optimizer.build(_groups(self.parameters, lr_factors or {}, undecayed))
         # The same where it is one that averages, now or later.
         self.averaging = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         # Small gradients of half precision would be lost without a scale; elsewhere it does nothing.
@@ -166,18 +166,18 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 
 
 def _groups(
-    parameters: Sequence[nn.Parameter], rates: Mapping[nn.Parameter, float], undecayed: Set[nn.Parameter]
+    parameters: Sequence[nn.Parameter], lr_factors: Mapping[nn.Parameter, float], undecayed: Set[nn.Parameter]
 ) -> list[dict[str, Any]]:
-    """Parameters by the factor of their rate and whether they decay, as torch's optimizers take them."""
+    """Parameters by the factor of their learning rate and whether they decay, as torch's optimizers take them."""
     trained = {id(parameter) for parameter in parameters}
-    for parameter, factor in rates.items():
+    for parameter, factor in lr_factors.items():
         if id(parameter) not in trained:
             raise ValueError(
-                f"rates must be of parameters of the model that are trained, got one for another of shape "
+                f"lr_factors must be of parameters of the model that are trained, got one for another of shape "
                 f"{tuple(parameter.shape)}; leave it out"
             )
-        check_not_negative(rate=factor)
-    kinds = [(rates.get(parameter, 1.0), parameter in undecayed) for parameter in parameters]
+        check_not_negative(lr_factor=factor)
+    kinds = [(lr_factors.get(parameter, 1.0), parameter in undecayed) for parameter in parameters]
     return [
         {
             "params": [parameter for parameter, own in zip(parameters, kinds, strict=True) if own == kind],

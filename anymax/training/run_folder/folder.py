@@ -95,7 +95,7 @@ def check_new(folder: Path) -> None:
     if (folder / CONFIG).exists():
         resume = ["anymax", "resume", str(folder)]
         raise ValueError(
-            f"folder must be new, but {folder} holds a run; go on with it by `{shlex.join(resume)}`, or name another"
+            f"folder must be new, but {folder} holds a run; continue it with `{shlex.join(resume)}`, or name another"
         )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be new or empty, but {folder} is a file; name another")

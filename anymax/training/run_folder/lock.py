@@ -24,7 +24,7 @@ class BusyError(ValueError):
 class FolderLock:
     """The right to write to a folder, which is made where it is missing.
 
-    Held by flock, so readers are not kept out, and a file system without locks keeps nobody out.
+    Held by flock, so readers are not kept out, and a file system without locks keeps no process out.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ METRICS = "metrics.jsonl"
 
 
 class Metrics:
-    """Writes the records of a run, which go on after `step`; what an earlier sitting wrote beyond it is dropped.
+    """Writes the records of a run, from `step` on; records of later steps, from before the run resumed, are dropped.
 
     Args:
         folder: the run's.
@@ -67,7 +67,7 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run; a last line that was cut off is left out."""
+    """The records of a run; a last line that was cut off is skipped."""
     return list(_records(folder / METRICS))
 
 

@@ -47,7 +47,7 @@ class ImageTask(Task):
         """How well a whole model does on a split."""
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """What `measure` tells; every rank measures all of the split."""
+        """The metrics of `measure`; every rank measures all of the split."""
         copy = whole_copy(model, self.make_model).eval()
         with torch.random.fork_rng():
             torch.manual_seed(EVALUATION_SEED)
@@ -64,7 +64,7 @@ class ImageTask(Task):
 
 
 def parts(number: int, size: int) -> Iterator[Tensor]:
-    """The numbers from 0, so many at a time."""
+    """The numbers from 0 to `number`, `size` at a time."""
     return iter(torch.arange(number).split(size))
 
 

@@ -82,7 +82,7 @@ def test_a_row_has_the_mean_and_the_spread_over_seeds():
     assert comparison.pooled_spread(comparison.rows_of(NEAR[::2])) is None
 
 
-def test_a_difference_that_seeds_explain_is_told_from_one_they_do_not():
+def test_a_difference_that_seeds_explain_is_reported_from_one_they_do_not():
     rows = comparison.rows_of(NEAR)
     spread = comparison.pooled_spread(rows)
     assert [comparison.verdict(row, rows, spread) for row in rows] == ["best", "+2.0, within 2 errors", "+48.0"]

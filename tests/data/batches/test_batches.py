@@ -42,7 +42,9 @@ def forever(batches: Batches) -> Iterator[Batch]:
 
 
 def same(left: Batch, right: Batch) -> bool:
-    return left.rate == right.rate and all(torch.equal(a, b) for a, b in zip(left[:3], right[:3], strict=True))
+    return left.lr_factor == right.lr_factor and all(
+        torch.equal(a, b) for a, b in zip(left[:3], right[:3], strict=True)
+    )
 
 
 @every_kind
@@ -66,7 +68,7 @@ def test_every_token_is_a_target_once_an_epoch_after_the_token_before_it(make, l
 
 
 @every_kind
-def test_batches_go_on_from_a_saved_state_also_over_the_end_of_an_epoch(make):
+def test_batches_resume_from_a_saved_state_also_over_the_end_of_an_epoch(make):
     number = sum(make(stream()).length(epoch) for epoch in range(3))
     whole = list(islice(forever(make(stream())), number))
     for taken in range(number - 2):
@@ -90,9 +92,9 @@ def test_the_shares_of_the_ranks_are_the_batches_of_one_process(make, world_size
             assert len(share.ids) >= 1 and share.ids.shape[1] == batch.ids.shape[1]
         # A rank for which no row was left has one without targets.
         rows = len(batch.ids)
-        assert {share.rate for share in shares} == {batch.rate}
+        assert {share.lr_factor for share in shares} == {batch.lr_factor}
         joined = Batch(*(torch.cat(parts) for parts in zip(*(share[:3] for share in shares), strict=True)))
-        assert same(Batch(*(part[:rows] for part in joined[:3]), batch.rate), batch)
+        assert same(Batch(*(part[:rows] for part in joined[:3]), batch.lr_factor), batch)
         assert (joined.lengths[rows:] == 0).all() and (joined.target[rows:] == -100).all()
 
 
@@ -125,7 +127,7 @@ def test_epochs_and_seeds_give_different_orders():
     assert order(BlockBatches(batches.tokens, 4, 5, seed=None, eos=EOS)) == list(range(1, 201, 4))
 
 
-def test_contiguous_rows_go_on_from_batch_to_batch():
+def test_contiguous_rows_resume_from_batch_to_batch():
     batches = list(ContiguousBatches(torch.arange(1, 12), 3, 2, eos=EOS))
     rows = torch.cat([batch.target for batch in batches], dim=1)
     assert rows.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, -100]]

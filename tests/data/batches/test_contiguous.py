@@ -45,14 +45,14 @@ def test_the_rate_is_what_was_drawn_over_the_block_though_the_rows_end_before():
     batches = batches_of(RandomLengths())
     drawn = draw_lengths(RandomLengths(), 70, 1_000, seed=1, epoch=0).tolist()
     *most, last = list(batches)
-    assert all(batch.rate == batch.ids.shape[1] / 70 for batch in most)
-    assert [batch.rate for batch in (*most, last)] == [length / 70 for length in drawn[: len(most) + 1]]
-    assert last.rate > last.ids.shape[1] / 70
+    assert all(batch.lr_factor == batch.ids.shape[1] / 70 for batch in most)
+    assert [batch.lr_factor for batch in (*most, last)] == [length / 70 for length in drawn[: len(most) + 1]]
+    assert last.lr_factor > last.ids.shape[1] / 70
 
 
 def test_batches_of_one_length_have_the_whole_rate_and_the_same_number_in_every_epoch():
     batches = batches_of(None)
-    assert {batch.rate for batch in batches} == {1.0}
+    assert {batch.lr_factor for batch in batches} == {1.0}
     assert {batches.length(epoch) for epoch in range(5)} == {-(-5_000 // 70)}
 
 

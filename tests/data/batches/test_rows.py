@@ -14,7 +14,7 @@ def test_an_epoch_has_every_row_once_in_an_order_of_its_own():
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(10)) and orders[0] != orders[1]
 
 
-def test_batches_go_on_from_any_state():
+def test_batches_resume_from_any_state():
     batches = RowBatches(10, 4, seed=1)
     for position in range(5):
         state = batches.state_dict()

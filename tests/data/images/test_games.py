@@ -78,7 +78,7 @@ def test_games_are_drawn_anew_for_every_batch_and_the_same_for_a_seed():
     assert not same(flat[0], next(iter(games(seed=2))))
 
 
-def test_batches_go_on_from_any_state():
+def test_batches_resume_from_any_state():
     batches = games()
     for place in range(7):
         state = batches.state_dict()

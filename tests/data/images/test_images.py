@@ -140,7 +140,7 @@ def test_a_file_that_is_missing_is_named_with_the_folder_it_belongs_to(tmp_path:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"no gzip", lambda data: data[:-2] + b"  "])
-def test_a_packed_file_that_was_cut_is_told(tmp_path: Path, damage):
+def test_a_packed_file_that_was_cut_is_reported(tmp_path: Path, damage):
     config = write_idx(tmp_path, packed=True)
     file = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
     file.write_bytes(damage(file.read_bytes()))
@@ -197,9 +197,9 @@ GOOD = {"features": torch.ones(5, 6), "labels": torch.arange(5)}
         ({**GOOD, "features": torch.ones(5, 2, 3)}, r"features must be \(N, D\) and labels \(N,\), got \(5, 2, 3\)"),
         ({**GOOD, "labels": torch.arange(4)}, r"got \(5, 6\) and \(4,\)"),
         ({**GOOD, "features": torch.full((5, 6), torch.nan)}, "features must be finite"),
-        ({**GOOD, "labels": torch.ones(5)}, "labels must be whole numbers from 0, got others, or torch.float32"),
-        ({**GOOD, "labels": torch.arange(5) - 1}, "labels must be whole numbers from 0"),
-        ({**GOOD, "labels": torch.full((5,), 10**12)}, "labels must be whole numbers from 0.*at most 65,535"),
+        ({**GOOD, "labels": torch.ones(5)}, "labels must be integers from 0, got others, or torch.float32"),
+        ({**GOOD, "labels": torch.arange(5) - 1}, "labels must be integers from 0"),
+        ({**GOOD, "labels": torch.full((5,), 10**12)}, "labels must be integers from 0.*at most 65,535"),
         ({**GOOD, "labels": torch.full((5,), -1).to(torch.uint64)}, "labels must be .*or torch.uint64"),
         ({**GOOD, "features": torch.ones(5, 6, dtype=torch.complex64)}, "features must be finite.*or torch.complex64"),
         ({"features": torch.ones(0, 6), "labels": torch.arange(0)}, "N and D are at least 1"),

@@ -51,7 +51,7 @@ def test_warm_epochs_have_rows_with_a_label_alone_and_each_once():
     assert [len(batch.unlabelled) for batch in batches] == [4, 4, 4, 4, 1]
 
 
-def test_batches_go_on_from_any_state():
+def test_batches_resume_from_any_state():
     batches = mixed(warm_epochs=1)
     for place in range(11):
         state = batches.state_dict()

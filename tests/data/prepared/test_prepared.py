@@ -204,7 +204,7 @@ def test_a_prompt_is_encoded_as_the_text_was(folder: Path, tmp_path: Path):
     assert Units(pieces.words, pieces.words).hash == pieces.words.hash != pieces.hash
 
 
-def test_splits_that_are_missing_are_told_when_asked_for(tmp_path: Path):
+def test_splits_that_are_missing_are_reported_when_asked_for(tmp_path: Path):
     (tmp_path / "train.txt").write_text("only one line\n")
     prepared = prepare(Text(path=tmp_path))
     assert decoded(prepared, "train") == ["only", "one", "line", "<eos>"] and list(prepared.splits) == ["train"]
@@ -241,7 +241,7 @@ def test_sizes_beyond_the_text_give_what_there_is(folder: Path):
 
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"corpus must be one of wikitext-2, .*got 'novels'; give one's own text"):
+    with pytest.raises(ValueError, match=r"corpus must be one of wikitext-2, .*got 'novels'; give your own text"):
         Text(corpus="novels")
     with pytest.raises(ValueError, match="root is for named corpora, got it with the path"):
         Text(path=tmp_path, root=tmp_path)

@@ -175,7 +175,7 @@ def test_splits_are_found_by_their_names(tmp_path: Path, names: list[str]):
     assert [lines_of(corpus, split) for split in ("train", "valid", "test")] == [[f"{name} a"] for name in names]
 
 
-def test_ambiguous_and_missing_splits_are_told(tmp_path: Path):
+def test_ambiguous_and_missing_splits_are_reported(tmp_path: Path):
     with pytest.raises(ValueError, match="has no train file, nor any other file named for a split; call one"):
         corpus_in_folder(tmp_path)
     write(tmp_path / "test.txt", "a\n")

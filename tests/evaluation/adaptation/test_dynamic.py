@@ -175,7 +175,7 @@ def test_sizes_of_gradients_are_roots_of_squares_over_training_text(statistics: 
         assert torch.allclose(size, (square / divisor).sqrt(), atol=1e-12)
 
 
-def test_fewer_batches_are_read_where_that_is_asked_and_progress_is_told() -> None:
+def test_fewer_batches_are_read_where_that_is_asked_and_progress_is_reported() -> None:
     model, tokens, seen = recurrent(), text(90), []
     short = DynamicEvaluation(batch_size=3, max_batches=2)
     some = gradient_sizes(model, tokens, short, eos=EOS, block=1, progress=lambda *done: seen.append(done))
@@ -222,7 +222,7 @@ def test_a_model_is_what_it_was_after_an_error_too() -> None:
     assert all(torch.equal(now, then) for now, then in zip(bits(model), before, strict=True))
 
 
-def test_losses_that_are_no_numbers_are_told() -> None:
+def test_losses_that_are_no_numbers_are_reported() -> None:
     model = recurrent()
     before = bits(model)
     with pytest.raises(ValueError, match=r"losses must stay finite while the model learns, got .*; lower lr"):

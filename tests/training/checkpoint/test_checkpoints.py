@@ -196,7 +196,7 @@ def test_a_disk_that_fills_up_ends_a_run_that_can_be_resumed(tmp_path: Path, mon
         assert torch.equal(tensor, other.tensors["model"][name])
 
 
-def test_a_run_with_a_damaged_last_checkpoint_is_refused_and_goes_on_from_the_one_named(tmp_path: Path):
+def test_a_run_with_a_damaged_last_checkpoint_is_refused_and_resumes_from_the_one_named(tmp_path: Path):
     config = toy_config(evaluate_every=None)
     train(config, tmp_path / "run", reporter=StoppingAt(3))
     flip(tmp_path / "run" / "checkpoints" / "step_0000004" / "optimizer.safetensors")
@@ -219,7 +219,7 @@ def test_tied_parameters_are_saved_once_and_only_buffers_that_belong_to_the_stat
     assert list(model_tensors(Tied())) == ["first.weight", "first.bias", "kept"]
 
 
-def test_a_model_and_its_optimizer_go_on_from_their_tensors(tmp_path: Path):
+def test_a_model_and_its_optimizer_resume_from_their_tensors(tmp_path: Path):
     def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         model.second(model.first(torch.ones(2, 3))).square().sum().backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Averaging in a run: when it begins, what is evaluated and saved, and that it goes on to the bit."""
+"""Averaging in a run: when it begins, what is evaluated and saved, and that it resumes to the bit."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     reporter = StoppingAt()
     train(CONFIG, folder, reporter=reporter)
-    assert reporter.told == [f"averaging begins after step {SWITCH}"]
+    assert reporter.messages == [f"averaging begins after step {SWITCH}"]
     return folder
 
 
@@ -90,13 +90,13 @@ def test_records_tell_whether_it_averages(whole: Path, plain: Path):
 
 
 @pytest.mark.parametrize("step", range(1, 8))
-def test_a_run_goes_on_to_the_bit_before_at_and_after_the_switch(tmp_path: Path, whole: Path, step: int):
+def test_a_run_resumes_to_the_bit_before_at_and_after_the_switch(tmp_path: Path, whole: Path, step: int):
     shutil.copytree(whole, tmp_path / "run")
     resume(tmp_path / "run", config=CONFIG, step=step)
     assert_same(tmp_path / "run", whole)
 
 
-def test_what_is_published_goes_on_to_the_bit(tmp_path: Path):
+def test_what_is_published_resumes_to_the_bit(tmp_path: Path):
     config = replace(CONFIG, optimizer=AveragedSGDConfig(1.0, begin=AtEpoch(1), decay=0.1, start=2, published=True))
     train(config, tmp_path / "whole")
     for step in (2, 4, 6):
@@ -123,7 +123,7 @@ def test_an_epoch_begins_averaging_with_the_step_after_it(tmp_path: Path):
         tmp_path / "run",
         reporter=reporter,
     )
-    assert reporter.told == ["averaging begins after step 4"]
+    assert reporter.messages == ["averaging begins after step 4"]
 
 
 def test_an_undefined_loss_in_the_step_that_begins_it_loses_nothing(tmp_path: Path, whole: Path):

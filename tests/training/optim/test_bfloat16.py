@@ -42,7 +42,7 @@ def test_a_training_warns_once_of_a_slow_precision_and_is_refused_one_that_ends_
     for precision, warned in (("bfloat16", 1), ("float32", 0)):
         listening = StoppingAt()
         train(toy_config(precision=precision, steps=3), tmp_path / precision, reporter=listening)
-        warnings = [text for text in listening.told if "take 6 times as long as in float32" in text]
+        warnings = [text for text in listening.messages if "take 6 times as long as in float32" in text]
         assert len(warnings) == warned
     monkeypatch.setattr(bfloat16, "measure", lambda: Measured(ended_by="SIGILL"))
     with pytest.raises(ValueError, match=r"precision must be 'float32' here, got 'bfloat16': .* SIGILL"):
@@ -51,11 +51,11 @@ def test_a_training_warns_once_of_a_slow_precision_and_is_refused_one_that_ends_
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_nothing_is_measured_where_nobody_would_be_told(
+def test_nothing_is_measured_where_nothing_would_be_reported(
     precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def unexpected() -> Measured:
-        raise AssertionError("measured for nobody")
+        raise AssertionError("measured without a reporter")
 
     monkeypatch.setattr(bfloat16, "measure", unexpected)
     assert train(toy_config(precision=precision, steps=3), tmp_path / "run").step == 3

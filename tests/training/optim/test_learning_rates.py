@@ -45,7 +45,7 @@ def test_every_group_has_the_rate_of_the_step_and_its_own_factor(tmp_path: Path)
             steps.append(own.step(own.model, batch, carry))
             carry = steps[-1].carry
         (sum(step.loss_sum for step in steps) / sum(step.count for step in steps)).backward()
-        rates.append(0.5 * sum(step.rate for step in steps) / number)
+        rates.append(0.5 * sum(step.lr_factor for step in steps) / number)
         with torch.no_grad():
             for name, parameter in own.model.named_parameters():
                 parameter -= rates[-1] * (0.25 if name == "output.bias" else 1.0) * parameter.grad
@@ -91,8 +91,10 @@ def _without_gradient(step: Callable[..., Step]) -> Callable[..., Step]:
 
 
 def test_a_rate_of_what_is_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ToyTask, "rates", lambda task: {torch.nn.Parameter(torch.ones(3)): 0.5})
-    with pytest.raises(ValueError, match=r"rates must be of parameters of the model .* of shape \(3,\); leave it out"):
+    monkeypatch.setattr(ToyTask, "lr_factors", lambda task: {torch.nn.Parameter(torch.ones(3)): 0.5})
+    with pytest.raises(
+        ValueError, match=r"lr_factors must be of parameters of the model .* of shape \(3,\); leave it out"
+    ):
         train(toy_config(), tmp_path / "run")
 
 

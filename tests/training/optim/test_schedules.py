@@ -36,7 +36,7 @@ def test_cycles_agree_with_the_published_closed_form():
         assert WIKITEXT_103.factor(16_000 + step, 286_000) == pytest.approx(expected, rel=1e-9)
 
 
-def test_cycles_warm_up_in_a_line_from_where_they_are_told_to():
+def test_cycles_warm_up_in_a_line_from_where_they_are_reported_to():
     assert WIKITEXT_103.factor(0, 286_000) == 1e-7
     assert WIKITEXT_103.factor(8_000, 286_000) == pytest.approx((1 + 1e-7) / 2)
 

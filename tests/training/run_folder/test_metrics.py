@@ -1,4 +1,4 @@
-"""Records on disk: lines of JSON that go on after a checkpoint, and TensorBoard's files."""
+"""Records on disk: lines of JSON that continue after a checkpoint, and TensorBoard's files."""
 
 import importlib.util
 import json

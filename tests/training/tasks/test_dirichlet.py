@@ -125,7 +125,7 @@ def test_a_run_is_opened_with_what_it_reached(tmp_path: Path):
     assert measure(open_run(tmp_path / "run", device="cpu").task) == reached
 
 
-def test_another_seed_cannot_go_on_with_a_run(tmp_path: Path):
+def test_another_seed_cannot_resume_a_run(tmp_path: Path):
     config = run(experiment(), steps=2)
     train(config, tmp_path / "run")
     with pytest.raises(ValueError, match="must belong to this draw"):
@@ -146,8 +146,11 @@ def test_two_ranks_see_every_context_once_and_sum_to_one_process():
 
 def test_a_transform_learns_at_its_own_rate():
     task = of(experiment(FullOutputConfig(transform=PLIFConfig(50, rate=0.2))))
-    assert list(task.rates().values()) == [0.2] and next(iter(task.rates())) is task.model.output.transform.weight
-    assert of(experiment()).rates() == {}
+    assert (
+        list(task.lr_factors().values()) == [0.2]
+        and next(iter(task.lr_factors())) is task.model.output.transform.weight
+    )
+    assert of(experiment()).lr_factors() == {}
 
 
 @pytest.mark.parametrize("name", list(OUTPUTS))

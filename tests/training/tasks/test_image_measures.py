@@ -57,10 +57,10 @@ def test_images_with_and_without_a_label_weigh_as_if_all_were_seen_equally_often
         seen = [images.numbers(rows) for rows in (batch.unlabelled, batch.labelled)]
         losses = task.model(*seen, labels[batch.labelled])
         if batch is warm:
-            assert step.rate == 3 and step.count == 4
+            assert step.lr_factor == 3 and step.count == 4
             expected = losses.labelled.sum()
         else:
-            assert step.rate == 1 and step.count == 4
+            assert step.lr_factor == 1 and step.count == 4
             expected = len(task.unlabelled) / 6 * losses.unlabelled.sum() + losses.labelled.sum()
         torch.testing.assert_close(step.loss_sum, expected)
 

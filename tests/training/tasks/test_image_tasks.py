@@ -72,7 +72,7 @@ def test_the_shares_of_all_ranks_add_up_to_the_step_of_one_process(name: str, wo
         for each in steps:
             each.loss_sum.backward()
         assert sum(each.count for each in steps) == step.count
-        assert {each.rate for each in steps} == {step.rate}
+        assert {each.lr_factor for each in steps} == {step.lr_factor}
         torch.testing.assert_close(sum(each.loss_sum for each in steps), step.loss_sum, rtol=1e-4, atol=1e-3)
         torch.testing.assert_close(gradients(alone), expected, rtol=1e-3, atol=1e-3)
 
@@ -142,7 +142,7 @@ def test_a_loss_that_is_no_number_stops_with_the_weights_from_before(tmp_path: P
     reporter = StoppingAt()
     outcome = train(run(GAMES, 8, lr=1e30), tmp_path / "run", reporter=reporter)
     assert outcome.stopped == "diverged" and outcome.step < 8
-    assert "lower learning rate (now 1e+30)" in reporter.told[-1]
+    assert "lower learning rate (now 1e+30)" in reporter.messages[-1]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -157,7 +157,7 @@ def test_the_identity_is_that_of_the_training_images():
     assert build(CLASSES).identity() != build(replace(CLASSES, images=ImageSet(split_seed=2))).identity()
 
 
-def test_other_images_cannot_go_on_with_a_run(tmp_path: Path):
+def test_other_images_cannot_resume_a_run(tmp_path: Path):
     config = run(CODES, steps=2)
     train(config, tmp_path / "run")
     other = replace(config, task=replace(CODES, images=ImageSet(split_seed=2)), steps=4)

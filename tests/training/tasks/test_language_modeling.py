@@ -61,11 +61,11 @@ def test_rows_are_refused_where_they_do_not_apply():
 def test_lengths_are_drawn_by_the_seed_of_the_run_and_reach_the_rate(tmp_path: Path):
     run = recurrent(batching=Contiguous(4, 8, RandomLengths(0.3, 2.0, 2)))
     tasks = [run.task.build(tmp_path, Ranks(), seed=seed, announce=lambda *_: None) for seed in (1, 1, 2)]
-    rates = [[next(iter(batches)).rate for _ in range(9)] for batches in (task.batches("train") for task in tasks)]
+    rates = [[next(iter(batches)).lr_factor for _ in range(9)] for batches in (task.batches("train") for task in tasks)]
     assert rates[0] == rates[1] != rates[2]
     batch = next(iter(tasks[0].batches("train")))
     step = tasks[0].step(tasks[0].model, batch, tasks[0].new_carry())
-    assert step.rate == batch.rate == rates[0][0] and (step.penalty, step.log) == (0.0, {})
+    assert step.lr_factor == batch.lr_factor == rates[0][0] and (step.penalty, step.log) == (0.0, {})
     assert run.toy().task.batching.random_lengths == RandomLengths(0.3, 2.0, 2)
 
 

@@ -38,7 +38,7 @@ class BitVectorsConfig(TaskConfig):
         batch_size: images of a batch, over all ranks.
         width: of the hidden layer of inference network and generator.
         pixel_size: how many numbers the generator gives each pixel.
-        samples: how many samples of each image tell its likelihood, in evaluations on the way.
+        samples: how many samples estimate the likelihood of an image, in evaluations during training.
         test_samples: the same for the test split.
         measured: how many images of a split are measured; None measures all.
     """

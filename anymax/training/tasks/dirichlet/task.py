@@ -74,7 +74,7 @@ class DirichletTask(Task):
         described = f"{self.config.concentration} {self.log_targets.argmax(1).tolist()}"
         return {"draw": hashlib.sha256(described.encode()).hexdigest()}
 
-    def rates(self) -> dict[nn.Parameter, float]:
+    def lr_factors(self) -> dict[nn.Parameter, float]:
         return output_rates(self.config.output, self.model.output)
 
     def _exact(self, model: nn.Module) -> FreeContexts:

@@ -63,6 +63,9 @@ class Contiguous:
 
 Batching = Blocks | Sentences | Contiguous
 
+# Settings of windows, as they must be for a model that carries a state through the text.
+_WITHOUT_WINDOWS = {"context": 0, "windows": "contiguous", "first_window": "block"}
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -74,8 +77,8 @@ class Evaluation:
         windows: windows of one length, of whole sentences up to it, or of one sentence each.
         first_window: whether the first window scores a whole "block", or no window scores more than the "stride",
             `block` - `context`, as in fairseq.
-        rows: for models that carry a state: read the text as so many parallel rows, each of which starts without one.
-            It is quicker and a little worse; 1 is exact.
+        rows: for models that carry a state: the number of rows the text is read as, each of which starts without
+            one. It is quicker and a little worse; 1 is exact.
     """
 
     block: int | None = None
@@ -93,15 +96,15 @@ class LanguageModelOptions(EvaluationOptions):
     """Options of `anymax evaluate` for language models.
 
     Args:
-        block: tokens in a window, context included; None takes what the run's config has.
-        context: tokens of a window that only serve as context; None takes what the run's config has.
-        windows: of one length, of whole sentences up to it, or of one sentence each; None takes what the config has.
+        block: tokens in a window, context included.
+        context: tokens of a window that only serve as context.
+        windows: of one length, of whole sentences up to it, or of one sentence each.
         first_window: "stride" has no window score more than the block less the context, as fairseq does; "block" scores
-            a whole first block; None takes what the config has.
+            a whole first block.
         rows: for models that carry a state: how many parts of the text are read side by side; 1 is exact, and what
             --adapt takes.
-        adapt: let the model follow the text: by a cache of its last words, or by going on to learn from it.
-        baselines: leave out the models that count.
+        adapt: let the model follow the text: by a cache of its last words, or by dynamic evaluation, training on it.
+        baselines: skip the models that count words.
         choices: look at what the model chooses too: how often it is right, how many words it considers, and an
             epsilon-perplexity that sparse outputs have as well. Of those it is always done.
         cache: for --adapt cache.
@@ -144,6 +147,23 @@ class LanguageModelOptions(EvaluationOptions):
         """How the model follows the text; None where it stays as it is."""
         return {None: None, "cache": self.cache, "dynamic": self.dynamic}[self.adapt]
 
+    def check_suits(self, model: LanguageModelConfig) -> None:
+        """Refuse windows for a model that carries a state and reads without them, and rows for one that does not."""
+        if not model.carries_state:
+            if self.rows not in (None, 1):
+                raise ValueError(
+                    f"--rows must be 1 for a model that carries no state, got {self.rows}; its windows are read many "
+                    "at a time anyway"
+                )
+            return
+        for name, only in _WITHOUT_WINDOWS.items():
+            value = getattr(self, name)
+            if value not in (None, only):
+                raise ValueError(
+                    f"--{name.replace('_', '-')} must be {only} for a model that carries a state, got {value}; drop "
+                    "it, the text is read without windows"
+                )
+
     def evaluation(self, usual: Evaluation) -> Evaluation:
         """How perplexity is measured: as usual, but for what the options change."""
         given = {name: getattr(self, name) for name in ("block", "context", "windows", "first_window", "rows")}
@@ -168,11 +188,13 @@ class LanguageModelingConfig(TaskConfig):
                 f"batching must be {kind} for a {type(self.model.body).__name__}, "
                 f"got {type(self.batching).__name__}; a model that carries a state reads its rows in order"
             )
-        if self.evaluation.first_window != "block" and recurrent:
-            raise ValueError(
-                f"evaluation.first_window must be 'block' for a {type(self.model.body).__name__}, which carries a "
-                f"state and reads no windows, got {self.evaluation.first_window!r}; leave it out"
-            )
+        for name, only in _WITHOUT_WINDOWS.items() if recurrent else ():
+            value = getattr(self.evaluation, name)
+            if value != only:
+                raise ValueError(
+                    f"evaluation.{name} must be {only!r} for a {type(self.model.body).__name__}, which carries a state "
+                    f"and reads no windows, got {value!r}; leave it out"
+                )
         if self.evaluation.rows > 1 and not recurrent:
             raise ValueError(
                 f"evaluation.rows must be 1 for a {type(self.model.body).__name__}, which carries no state through "

@@ -153,7 +153,7 @@ def add_choices(run: Path, *, announce: Announce) -> None:
 
 
 def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:
-    """What counting words reaches on a split; by words, also where the model reads pieces of them."""
+    """The perplexity of models that count words on a split; per word, also where the model reads subwords."""
     announce("counting words and pairs of words")
     prepared = task.prepared
     train, valid, scored = (prepared.as_words(part, progress=announce).tokens() for part in ("train", "valid", split))

@@ -118,9 +118,9 @@ class LanguageModelingTask(Task):
         if self._ends is not None:
             log[WORDS] = float(self._ends[batch.target[is_counted].long()].sum())
         if self.model.penalty is None:
-            return Step(loss_sum, count, carry, log, rate=batch.rate)
+            return Step(loss_sum, count, carry, log, lr_factor=batch.lr_factor)
         penalty = float(self.model.penalty)
-        return Step(loss_sum, count, carry, log | {"penalty": penalty / max(1, count)}, penalty, batch.rate)
+        return Step(loss_sum, count, carry, log | {"penalty": penalty / max(1, count)}, penalty, batch.lr_factor)
 
     def logged(self, totals: Totals) -> dict[str, float]:
         log = super().logged(totals)
@@ -200,13 +200,14 @@ class LanguageModelingTask(Task):
     def watch(self) -> dict[str, float]:
         return learned_alphas(self.model)
 
-    def rates(self) -> dict[nn.Parameter, float]:
+    def lr_factors(self) -> dict[nn.Parameter, float]:
         return output_rates(self.config.model.output, self.model.output)
 
     def report(self, split: Split, options: Any = None, *, announce: Announce) -> Report:
         from anymax.training.tasks.language_modeling.report import evaluate_task
 
         options = options or self.config.evaluation_options
+        options.check_suits(self.config.model)
         return evaluate_task(
             self,
             split,

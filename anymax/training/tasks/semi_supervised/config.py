@@ -30,7 +30,7 @@ class SemiSupervisedConfig(TaskConfig):
         num_labelled: how many of the training images keep their label.
         batch_size: images without a label in a batch, and as many with one, over all ranks.
         warm_epochs: epochs over the images with a label alone, before the others are seen.
-        warm_rate: what the optimizer's rate is multiplied by in these.
+        warm_rate: the factor of the learning rate in these.
         classifier_width: of the classifier's hidden layers.
         width: of the hidden layers of inference network and generator.
         vector_size: how many numbers besides the class describe an image.

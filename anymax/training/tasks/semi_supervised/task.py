@@ -73,7 +73,7 @@ class SemiSupervisedTask(ImageTask):
         losses: ImageLosses = model(self._draw(batch.unlabelled), self._draw(batch.labelled), labels)
         log = {"calls": float(losses.calls.double().sum()) / max(1, len(losses.calls))}
         if batch.num_unlabelled == 0:
-            return Step(losses.labelled.sum(), len(batch.labelled), log=log, rate=self.config.warm_rate)
+            return Step(losses.labelled.sum(), len(batch.labelled), log=log, lr_factor=self.config.warm_rate)
         # Each kind weighs as if all its images were seen equally often.
         weight = len(self.unlabelled) / len(self.labelled)
         labelled = losses.labelled.sum() * (batch.num_unlabelled / batch.num_labelled)

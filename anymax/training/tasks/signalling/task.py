@@ -33,7 +33,7 @@ class SignallingTask(ImageTask):
         self.config = config
         train = self.images["train"]
         self._middle = train.numbers(torch.arange(len(train))).mean(0) if config.centred else None
-        # Made before anything is trained: a split with too few images is told here.
+        # Made before anything is trained: a split with too few images is refused here.
         self.draws = {
             split: draws_games(images.labels, config.num_candidates, config.distinct)
             for split, images in self.images.items()
