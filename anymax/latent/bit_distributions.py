@@ -12,7 +12,7 @@ from torch import Tensor
 from anymax.latent.latent import Support, draw, entropy_of, log_of
 from anymax.mappings.arguments import computed_in
 
-# So many bits have 65,536 values; more are not listed.
+# 16 bits have 65,536 values; more are not listed.
 MOST_BITS = 16
 
 

@@ -61,8 +61,8 @@ def linear_entmax_loss(
 def _as_scores(hidden: Tensor) -> Tensor:
     """Something with the device, the leading shape and the precision of the scores."""
     if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.dim() == 0:
-        came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
-        raise TypeError(f"hidden must be a floating-point tensor with at least one dimension, got {came}")
+        got = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+        raise TypeError(f"hidden must be a floating-point tensor with at least one dimension, got {got}")
     return hidden.detach().new_empty((), dtype=computed_in(hidden.dtype)).expand(*hidden.shape[:-1], 1)
 
 

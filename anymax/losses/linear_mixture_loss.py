@@ -45,13 +45,13 @@ def linear_mixture_loss(
     Yang et al. 2018.
     """
     if not isinstance(experts, Tensor) or experts.dim() < 2:
-        came = tuple(experts.shape) if isinstance(experts, Tensor) else type(experts).__name__
-        raise ValueError(f"experts must be a tensor of shape (..., experts, dimension), got {came}")
+        got = tuple(experts.shape) if isinstance(experts, Tensor) else type(experts).__name__
+        raise ValueError(f"experts must be a tensor of shape (..., experts, dimension), got {got}")
     num_experts = experts.shape[-2]
     if not isinstance(prior, Tensor) or prior.shape != experts.shape[:-1] or num_experts == 0:
-        came = tuple(prior.shape) if isinstance(prior, Tensor) else type(prior).__name__
+        got = tuple(prior.shape) if isinstance(prior, Tensor) else type(prior).__name__
         raise ValueError(
-            f"prior must have one score for each of at least one expert, {tuple(experts.shape[:-1])}, got {came}"
+            f"prior must have one score for each of at least one expert, {tuple(experts.shape[:-1])}, got {got}"
         )
     check_floating_point("prior", prior)
     check_device("prior", prior, experts, "experts")

@@ -12,8 +12,8 @@ REDUCTIONS = ("mean", "sum", "none")
 def prepare_scores(scores: Tensor) -> Tensor:
     """Scores checked, in the precision they are computed in; the classes are the last dimension."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
-        came = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
-        raise TypeError(f"scores must be a floating-point tensor, got {came}; convert with .float()")
+        got = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
+        raise TypeError(f"scores must be a floating-point tensor, got {got}; convert with .float()")
     check_dim(scores, -1)
     if scores.shape[-1] == 0:
         raise ValueError(f"scores must have at least one class in the last dimension, got shape {tuple(scores.shape)}")

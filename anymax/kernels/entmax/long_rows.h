@@ -104,7 +104,7 @@ ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, 
     }
 }
 
-// Writes the probabilities of a row whose search is over; returns sum p z if it is wanted.
+// Writes the probabilities of a row whose search has ended; returns sum p z if it is wanted.
 template <class T, class Power>
 double write_probs(const Power& power, double at, const T* x, T* out, int64_t n, T top, bool wants_expected) {
     const T threshold = static_cast<T>(power.threshold(at));

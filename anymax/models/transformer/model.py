@@ -20,7 +20,7 @@ from anymax.vocabulary import OutputLayer
 class TransformerLM(LanguageModel):
     """Words in, the loss of the words that follow out.
 
-    Vectors of the input are scaled by the root of their dimension and told their positions; then come causal blocks of
+    Vectors of the input are scaled by the root of their dimension and get their positions; then follow causal blocks of
     attention and feed-forward layers (`TransformerBlock`).
 
     Args:

@@ -245,7 +245,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path):
         Text(corpus="novels")
     with pytest.raises(ValueError, match="root is for named corpora, got it with the path"):
         Text(path=tmp_path, root=tmp_path)
-    with pytest.raises(ValueError, match="pydoc brings its own"):
+    with pytest.raises(ValueError, match="pydoc has fixed ones"):
         Text(corpus="pydoc", splitting="spaces").open()
 
 

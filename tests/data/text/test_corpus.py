@@ -311,7 +311,7 @@ def test_a_path_is_a_folder_of_splits_or_a_file_to_cut(tmp_path: Path):
     assert list(open_corpus(path, splitting="spaces").words("train")) == ["well-known", "<eos>"]
     with pytest.raises(FileNotFoundError, match="names are wikitext-2, wikitext-103, ptb, sotu, pydoc, lm1b"):
         open_corpus(tmp_path / "wikitext-3")
-    with pytest.raises(ValueError, match="pydoc brings its own"):
+    with pytest.raises(ValueError, match="pydoc has fixed ones"):
         open_corpus("pydoc", encoding="latin-1")
 
 

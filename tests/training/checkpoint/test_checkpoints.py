@@ -266,8 +266,8 @@ def test_tensors_of_another_model_are_refused(change, message: str):
         ("first.weight.exp_avg_sq", torch.ones(()), r"exp_avg_sq is \(\) float32 and should be \(3, 3\) float32"),
         ("first.weight.exp_avg", torch.ones(3, 3).half(), r"is \(3, 3\) float16 and should be \(3, 3\) float32"),
         ("first.weight.step", torch.ones(1), r"step is \(1,\) float32 and should be \(\) float32"),
-        ("first.weight.step", torch.tensor(-1.0), "step is -1.0, no count or rate"),
-        ("first.weight.step", torch.tensor(torch.nan), "step is nan, no count or rate"),
+        ("first.weight.step", torch.tensor(-1.0), "step is -1.0, no count or learning rate"),
+        ("first.weight.step", torch.tensor(torch.nan), "step is nan, no count or learning rate"),
     ],
 )
 def test_a_state_that_the_optimizer_would_not_make_is_refused(entry: str, changed: Tensor | None, message: str):
