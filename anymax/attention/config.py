@@ -25,14 +25,14 @@ class EntmaxConfig:
     """Entmax decides where heads look, with one alpha for all.
 
     Args:
-        alpha: at least 1; 1 is softmax, 2 is sparsemax.
+        alpha: at least 0; 1 is softmax, 2 is sparsemax.
     """
 
     alpha: float = 1.5
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 1:
-            raise ValueError(f"alpha must be at least 1, got {self.alpha}; 1 is softmax, 2 is sparsemax")
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha must be at least 0, got {self.alpha}; 1 is softmax, 2 is sparsemax")
 
     def build(self, num_heads: int) -> Entmax:
         """The mapping of one block."""

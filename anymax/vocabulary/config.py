@@ -269,7 +269,7 @@ class SparseOutputConfig:
     """Entmax over all words, trained with its own loss: most words get probability zero, and there is no perplexity.
 
     Args:
-        alpha: at least 1; 1 is softmax, 2 is sparsemax.
+        alpha: above 0; 1 is softmax, 2 is sparsemax.
         learn_alpha: learn it, from this start strictly between 1 and 2.
         dim: how wide the table is; by default as the model, else a projection stands before it.
         bias: whether every word has a number added to its score.

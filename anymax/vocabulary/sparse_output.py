@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from anymax.losses import linear_entmax_loss
-from anymax.mappings.entmax import Entmax, LearnedEntmax
+from anymax.mappings.entmax import Entmax, LearnedEntmax, check_alpha_of_loss
 from anymax.vocabulary.output import TableOutput, check_share
 
 
@@ -22,7 +22,7 @@ class SparseOutput(TableOutput):
     Args:
         vocabulary_size: how many words.
         model_dim: how many numbers a hidden vector has.
-        alpha: at least 1; 1 is softmax, 2 is sparsemax. If it is learned, where it starts, strictly between 1 and 2.
+        alpha: above 0; 1 is softmax, 2 is sparsemax. If it is learned, where it starts, strictly between 1 and 2.
         learn_alpha: whether alpha is learned, as 1 + sigmoid(a), so that it stays between 1 and 2.
         dim: how wide the table is, if not as wide as the model; a projection then stands before it.
         bias: whether every word has a number added to its score.
@@ -57,6 +57,7 @@ class SparseOutput(TableOutput):
             raise ValueError(
                 f"alpha must start strictly between 1 and 2 to be learned, got {alpha}; without learn_alpha it is fixed"
             )
+        check_alpha_of_loss(alpha)
         self.mapping = LearnedEntmax(initial=alpha) if learn_alpha else Entmax(alpha)
 
     @property

@@ -191,11 +191,14 @@ def test_loss_modules_agree(peer, name, options, reduction, ignore_index):
     assert_agree(lambda x: mine(x, target), lambda x: theirs(x, target), scores(5, 7))
 
 
-def test_alpha_below_one_solves_the_same_problem_there_and_is_refused_here(peer):
+def test_alpha_below_one_agrees(peer):
     x = scores(6)
     for alpha in (0.2, 0.5, 0.75):
         solved = anymax.regularized_argmax(x, lambda p, alpha=alpha: (p**alpha).sum() / (alpha * (alpha - 1)))
         torch.testing.assert_close(peer.entmax_bisect(x, alpha), solved, rtol=0, atol=1e-8)
-        for refused in (alpha, torch.tensor([alpha], dtype=torch.float64)):
-            with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-                ours.entmax_bisect(x, refused)
+        for same in (alpha, torch.tensor([alpha], dtype=torch.float64)):
+            torch.testing.assert_close(ours.entmax_bisect(x, same), peer.entmax_bisect(x, alpha), rtol=0, atol=1e-12)
+        target = torch.tensor([0])
+        torch.testing.assert_close(
+            ours.entmax_bisect_loss(x[None], target, alpha), peer.entmax_bisect_loss(x[None], target, alpha)
+        )

@@ -230,7 +230,10 @@ def test_wrong_options_are_refused() -> None:
         anymax.entmax_loss(scores, target, reduction="average")
     with pytest.raises(ValueError, match="label_smoothing must lie between 0 and 1"):
         anymax.entmax_loss(scores, target, label_smoothing=1.5)
-    with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-        anymax.entmax_loss(scores, target, 0.5)
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
+        anymax.entmax_loss(scores, target, -0.5)
+    for zero in (0, 0.0, torch.tensor(0.0)):
+        with pytest.raises(ValueError, match="alpha must be above 0 for a loss"):
+            anymax.entmax_loss(scores, target, zero)
     with pytest.raises(ValueError, match="alpha must broadcast"):
         anymax.entmax_loss(scores, target, torch.full((2,), 1.5))

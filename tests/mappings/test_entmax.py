@@ -9,10 +9,42 @@ from torch import Tensor
 
 import anymax
 from tests.each import each
-from tests.oracles import entmax_exactly, nearest_point, slope
+from tests.oracles import entmax_exactly, heavy_entmax_exactly, nearest_point, slope
 
 pytestmark = pytest.mark.usefixtures("engine")
 ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0, 4.0]
+
+
+@cache
+def heavy(alpha: float) -> list[tuple[Tensor, Tensor]]:
+    rows = [torch.randn(n, dtype=torch.float64) * scale for n in (1, 2, 40) for scale in (0.01, 1.0, 8.0)]
+    return [(scores, heavy_entmax_exactly(scores, alpha)) for scores in rows]
+
+
+@each("alpha", [0.0, 1e-6, 0.01, 0.2, 0.5, 0.9, 0.999, 1 - 1e-6])
+def test_is_exact_below_one_where_every_entry_has_a_probability(alpha: float) -> None:
+    for scores, expected in heavy(alpha):
+        torch.testing.assert_close(anymax.entmax(scores, alpha), expected, rtol=1e-13, atol=0)
+        in_float = anymax.entmax(scores.float(), alpha).double()
+        torch.testing.assert_close(in_float, expected, rtol=2e-5, atol=1e-9)
+        masked = anymax.entmax(torch.cat([scores, torch.tensor([-torch.inf]).double()]), alpha)
+        assert masked[-1] == 0
+        torch.testing.assert_close(masked[:-1], expected, rtol=1e-13, atol=0)
+
+
+def test_derivatives_are_right_below_one_and_through_one() -> None:
+    scores = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([[0.05], [0.5], [1 - 1e-6], [1.0]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(anymax.entmax, (scores, alpha), eps=1e-7, atol=1e-5)
+    assert torch.autograd.gradgradcheck(anymax.entmax, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
+
+
+def test_a_learned_alpha_has_a_range() -> None:
+    module = anymax.LearnedEntmax((500, 1), low=0.25, high=3.0)
+    assert 0.25 < module.alpha.min() < 1 and 2 < module.alpha.max() < 3
+    torch.testing.assert_close(anymax.LearnedEntmax(initial=0.5, low=0.0).alpha, torch.tensor([0.5]))
+    with pytest.raises(ValueError, match="0 <= low < high, got 2 and 1"):
+        anymax.LearnedEntmax(low=2, high=1)
 
 
 def tsallis(alpha: float):
@@ -149,10 +181,10 @@ def test_support_shrinks_as_alpha_grows() -> None:
     assert (sizes.diff(dim=0) <= 0).all() and (sizes[0] == 50).all() and (sizes[-1] < 10).all()
 
 
-@each("alpha", [0.99, 0.0, -1.0, math.nan, math.inf])
+@each("alpha", [-1e-3, -1.0, math.nan, math.inf])
 def test_an_alpha_outside_its_range_is_refused(alpha: float) -> None:
     for value in (alpha, torch.tensor(alpha), torch.tensor([[1.5], [alpha]])):
-        with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
+        with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
             anymax.entmax(torch.randn(2, 3), value)
 
 
@@ -199,7 +231,7 @@ def test_the_module_is_the_function() -> None:
     torch.testing.assert_close(module(scores, mask), anymax.entmax(scores, 1.3, dim=0, mask=mask))
     assert "alpha=1.3" in repr(module)
     with pytest.raises(ValueError, match="alpha must be finite"):
-        anymax.Entmax(0.5)
+        anymax.Entmax(-0.5)
     with pytest.raises(TypeError, match="LearnedEntmax holds alphas that are learned"):
         anymax.Entmax(torch.tensor(1.5))
 

@@ -99,8 +99,10 @@ def test_samples_stay_in_the_support_when_hot() -> None:
 
 
 def test_wrong_alphas_are_refused() -> None:
-    with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-        SparseOutput(30, 6, alpha=0.5)
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
+        SparseOutput(30, 6, alpha=-0.5)
+    with pytest.raises(ValueError, match="alpha must be above 0 for a loss"):
+        SparseOutput(30, 6, alpha=0.0)
     for alpha in (1.0, 2.0, 2.5):
         with pytest.raises(ValueError, match="alpha must start strictly between 1 and 2 to be learned"):
             SparseOutput(30, 6, alpha=alpha, learn_alpha=True)

@@ -35,7 +35,7 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
     """The entmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
 
     Args:
-        alpha: at least 1 (there it is cross-entropy); a number, or a tensor with one value per row, shaped like
+        alpha: above 0 (at 1 it is cross-entropy); a number, or a tensor with one value per row, shaped like
             `target` or with a last dimension of size 1. It gets a gradient.
     """
     check_n_iter(n_iter)

@@ -16,7 +16,7 @@ def entmax_bisect(
     """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
 
     Args:
-        alpha: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
+        alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
     """
     check_n_iter(n_iter)
     check_ensure_sum_one(ensure_sum_one)

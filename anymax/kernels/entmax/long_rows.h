@@ -62,10 +62,26 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
     return sums;
 }
 
+// The sum is convex in z, so no less than that of as many entries at their mean, which bounds lambda from below.
+template <class T> double heavy_start(const T* z, int64_t count, double limit) {
+    double total = 0;
+    const int64_t block = kCarryEvery * kLanes<T>;
+    for (int64_t from = 0; from < count; from += block) {
+        Vec<T> recent = {};
+        for (int64_t i = from; i < std::min(count, from + block); i += kLanes<T>) {
+            const Vec<T> v = load(z + i);
+            recent += v > -kInfinity<T> ? v : Vec<T>{};
+        }
+        total += sum<T>(recent);
+    }
+    return std::max(0.0, limit + total / static_cast<double>(count));
+}
+
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
-    const double limit = power.limit(static_cast<double>(count))[0];
+    const double limit = limit_of<T>(power, static_cast<double>(count))[0];
+    if constexpr (kIsHeavy<Power>) at = heavy_start<T>(z, count, limit);
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
@@ -79,6 +95,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
         // A rough sum may be off by one percent.
         const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);
         at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
+        if constexpr (kIsHeavy<Power>) at = std::max(at, 0.0);
         if (!is_rough && std::fabs(s.prob - 1) <= power.tolerance) break;
         if (s.prob < power.rough_until) is_rough = false;
         if (Power::is_linear) {
@@ -86,7 +103,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
             if (s.slope == settled) break;
             settled = s.slope;
         }
-        if (count > 4 * kLanes<T>) count = keep_above(z, count, static_cast<T>(power.threshold(lower_bound)));
+        if (!kIsHeavy<Power> && count > 4 * kLanes<T>) count = keep_above(z, count, static_cast<T>(power.threshold(lower_bound)));
     }
     power.at.set(at);
     return at;
@@ -121,8 +138,9 @@ double write_probs(const Power& power, double at, const T* x, T* out, int64_t n,
     return expected;
 }
 
-template <class T, class Power> T lowest_candidate(const Power& power, T top) {
-    return top - static_cast<T>(1 / power.exponent());
+template <class T, class Power> T lowest_candidate([[maybe_unused]] const Power& power, [[maybe_unused]] T top) {
+    if constexpr (kIsHeavy<Power>) return std::numeric_limits<T>::lowest();
+    else return top - static_cast<T>(1 / power.exponent());
 }
 
 template <class T, class Power>
@@ -240,6 +258,13 @@ template <class T> T long_row(const T* x, double alpha, T* out, T* conjugate, in
         case Kind::kNearExponential:
             solution = entmax_row(NearExponential<T>(exponent), x, out, n, top, scratch, wants_expected);
             break;
+        case Kind::kReciprocal:
+            solution = entmax_row(Reciprocal<T>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kInverseSquare:
+            solution = entmax_row(InverseSquare<T>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kHeavy: solution = entmax_row(Heavy<T>(exponent), x, out, n, top, scratch, wants_expected); break;
         case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
     }
     if (conjugate) *conjugate = conjugate_of<T>(solution, alpha);

@@ -1,4 +1,4 @@
-// The power 1/a of entmax, in the four forms that are exact or fast where they apply, and the step of the search.
+// The power 1/a of entmax, in the forms that are exact or fast where they apply, and the step of the search.
 
 #pragma once
 
@@ -6,13 +6,14 @@
 
 namespace anymax {
 
-enum class Kind { kSoftmax, kNearExponential, kLowRoot, kSquare, kHighRoot, kLinear, kSteep };
+enum class Kind { kSoftmax, kNearExponential, kLowRoot, kSquare, kHighRoot, kLinear, kSteep, kReciprocal, kInverseSquare, kHeavy };
 
 inline Kind kind_of(double a) {
     if (a == 0) return Kind::kSoftmax;
     if (a == 1) return Kind::kLinear;
     if (a == 0.5) return Kind::kSquare;
     if (a > 1) return Kind::kSteep;
+    if (a < 0) return a == -1 ? Kind::kReciprocal : a == -0.5 ? Kind::kInverseSquare : Kind::kHeavy;
     if (a < 0.1) return Kind::kNearExponential;
     return a < 0.5 ? Kind::kLowRoot : Kind::kHighRoot;
 }
@@ -173,5 +174,76 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
         return {p, p * reciprocal, p * reciprocal * reciprocal};
     }
 };
+
+// alpha < 1: every entry has a probability, and b = 1 + a (z - lambda) is never below one. `at` is lambda.
+template <class T> struct HeavyTail {
+    Split<T> at;
+    static constexpr bool is_linear = false;
+    static constexpr bool has_rough = false;
+    static constexpr double rough_until = 0;
+    // Halley's method cubes this.
+    static constexpr double tolerance = sizeof(T) == 4 ? 5e-3 : 1e-5;
+    static double threshold(double) { return -kInfinity<double>; }
+    static Vec<T> start() { return Vec<T>{}; }
+};
+
+template <class T> struct Reciprocal : HeavyTail<T> {  // alpha = 0
+    explicit Reciprocal(Vec<T>) {}
+    static constexpr double exponent() { return -1; }
+    static Vec<T> curvature() { return splat<T>(1); }
+    template <class S> static S gain(S s) { return s - 1; }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return 1 / (1 - this->at.below(z)); }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+        const Vec<T> p = prob(z);
+        return {p, p * p, p * p * p};
+    }
+};
+
+template <class T> struct InverseSquare : HeavyTail<T> {  // alpha = 0.5
+    explicit InverseSquare(Vec<T>) {}
+    static constexpr double exponent() { return -0.5; }
+    static Vec<T> curvature() { return splat<T>(0.75); }
+    static double gain(double s) { return 2 * std::sqrt(s) - 2; }
+    static Vec<T> gain(Vec<T> s) { return 2 * square_root(s) - 2; }
+    ANYMAX_INLINE Vec<T> root(Vec<T> z) const { return 1 / (1 - this->at.below(z) * T(0.5)); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
+        const Vec<T> r = root(z);
+        return r * r;
+    }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+        const Vec<T> r = root(z), p = r * r;
+        return {p, p * r, p * p};
+    }
+};
+
+template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
+    Vec<T> a, inverse;
+    explicit Heavy(Vec<T> a) : a(a), inverse(1 / a) {}
+    double exponent() const { return a[0]; }
+    Vec<T> curvature() const { return (1 - a) / 2; }
+    double gain(double s) const { return general_gain(a[0], s); }
+    Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+        const Vec<T> t = this->at.below(z) * a;
+        const Mask<T> chosen = t < kInfinity<T>;
+        const Vec<T> safe = chosen ? t : Vec<T>{};
+        const Vec<T> power = exponential(logarithm_of_one_plus(safe) * inverse);
+        const Vec<T> p = chosen ? power : Vec<T>{};
+        const Vec<T> reciprocal = 1 / (1 + safe);
+        return {p, p * reciprocal, p * reciprocal * reciprocal};
+    }
+};
+
+template <class Power> constexpr bool kIsHeavy = false;
+template <class T> constexpr bool kIsHeavy<Reciprocal<T>> = true;
+template <class T> constexpr bool kIsHeavy<InverseSquare<T>> = true;
+template <class T> constexpr bool kIsHeavy<Heavy<T>> = true;
+
+// Where n equal entries would be, with room for rounding: lambda is nowhere beyond.
+template <class T, class Power> Vec<T> limit_of(const Power& power, double n) {
+    if constexpr (kIsHeavy<Power>) return power.gain(splat(static_cast<T>(n))) * T(1 + 1e-5);
+    else return power.limit(n);
+}
 
 }  // namespace anymax
