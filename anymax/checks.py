@@ -1,23 +1,29 @@
-"""Checks that configs share; nothing here imports torch."""
+"""Checks of numbers that configs, layers and functions share; nothing here imports torch."""
 
 import math
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def check_counts(least: int = 1, **values: int | None) -> None:
-    """Whole numbers of at least `least`; None stands for a choice that was not made."""
+def given(**values: T | None) -> dict[str, T]:
+    """The values that are not None, for arguments that may be left out: `check_counts(size=3, **given(limit=None))`."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def check_counts(least: int = 1, **values: int) -> None:
+    """Integers of at least `least`."""
     for name, value in values.items():
-        if value is None:
-            continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, got {value!r}")
+            raise TypeError(f"{name} must be an integer, got {value!r}")
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def check_positive(**values: float | None) -> None:
-    """Finite numbers above zero; None stands for a choice that was not made."""
+def check_positive(**values: float) -> None:
+    """Finite numbers above zero."""
     for name, value in values.items():
-        if value is not None and not (_is_number(name, value) and 0 < value < math.inf):
+        if not (_is_number(name, value) and 0 < value < math.inf):
             raise ValueError(f"{name} must be above 0 and finite, got {value}")
 
 
@@ -29,10 +35,10 @@ def check_not_negative(**values: float) -> None:
 
 
 def check_shares(**values: float) -> None:
-    """Numbers from 0 to 1."""
+    """Numbers from 0 to 1, as the rate of a dropout."""
     for name, value in values.items():
         if not (_is_number(name, value) and 0 <= value <= 1):
-            raise ValueError(f"{name} must lie from 0 to 1, got {value}")
+            raise ValueError(f"{name} must be between 0 and 1, got {value}")
 
 
 def _is_number(name: str, value: object) -> bool:

@@ -13,7 +13,7 @@ Kinds = Mapping[type, tuple[type, ...]]
 # Characters of a value in a message.
 MOST_SHOWN = 120
 
-NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", Path: "a path as a string"}
+NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path as a string"}
 
 
 def as_plain(value: Any) -> Any:

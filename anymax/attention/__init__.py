@@ -1,4 +1,4 @@
-"""Multi-head attention in which any mapping can stand where softmax stands, positions, and caches for decoding.
+"""Multi-head attention with any mapping in place of softmax, positions, and caches for decoding.
 
 Names are loaded when first used, so that a config can be made without importing torch.
 """

@@ -15,7 +15,7 @@ class KeyValueCache:
     It holds no gradients: decode under `torch.no_grad()`.
 
     Args:
-        max_length: how many positions it has room for.
+        max_length: number of positions it has room for.
     """
 
     def __init__(self, max_length: int) -> None:
@@ -43,7 +43,7 @@ class KeyValueCache:
         """Keep the rows of the batch that `index` names, in its order, as beam search does after every step.
 
         Args:
-            index: (new batch) whole numbers below the batch; a row may be named several times or not at all, so the
+            index: (new batch) integers below the batch size; a row may be named several times or not at all, so the
                 batch may grow or shrink. An empty cache stays empty.
         """
         if self._keys is not None and self._values is not None:
@@ -98,7 +98,7 @@ class CrossAttentionCache:
 
 
 def _check_rows(index: Tensor, batch_first: Tensor) -> None:
-    """An index of rows is a vector of whole numbers below the batch; values are read on the CPU alone."""
+    """An index of rows is a vector of integers below the batch size; values are read on the CPU alone."""
     batch = batch_first.shape[0]
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
         got = index.dtype if isinstance(index, Tensor) else type(index).__name__

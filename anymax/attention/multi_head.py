@@ -25,14 +25,14 @@ class MultiHeadAttention(nn.Module):
     A query that may attend to nothing gathers zeros, so all it gets is the bias of the last layer.
 
     Args:
-        model_dim: how wide queries and results are.
-        num_heads: into how many parts that width is cut.
+        model_dim: width of queries and results.
+        num_heads: number of heads, which divides that width.
         mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys: any of anymax's, as
             `anymax.Entmax(1.5)`, `anymax.LearnedEntmax(shape=(num_heads, 1, 1))` for an alpha per head, or a function
             such as `anymax.sparsemax`. By default softmax, by torch's fused attention, which never holds all scores.
         dropout: the rate at which probabilities are dropped.
         bias: whether the four linear layers have one.
-        kv_dim: how wide keys and values are when they come in; by default as wide as queries.
+        kv_dim: width of the given keys and values; by default model_dim.
         rotary: turn queries and keys by their position; for self-attention.
 
     Vaswani et al. 2017; with entmax: Correia et al. 2019.
@@ -61,7 +61,7 @@ class MultiHeadAttention(nn.Module):
                 "change num_heads"
             )
         if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout must lie between 0 and 1, got {dropout}")
+            raise ValueError(f"dropout must be between 0 and 1, got {dropout}")
         _check_mapping(mapping)
         kv_dim = model_dim if kv_dim is None else kv_dim
         self.num_heads = num_heads

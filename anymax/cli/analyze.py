@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
@@ -17,7 +17,7 @@ from anymax.cli.progress import Announcer, say
 from anymax.training.config import RunConfig
 from anymax.training.run_folder.folder import ANALYSES
 from anymax.training.run_folder.lock import locked
-from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.training.tasks.dirichlet.config import DirichletConfig
 
 app = SubcommandApp()
 
@@ -55,11 +55,11 @@ def bottleneck(
     """
     from anymax.analysis.bottleneck import page as report
     from anymax.analysis.bottleneck.measure import measure_bottleneck
-    from anymax.cli.evaluate import open_language_model
+    from anymax.training.tasks.language_modeling.task import open_task
 
     with Announcer() as announce:
         measured = measure_bottleneck(
-            open_language_model(run, step, announce),
+            open_task(run, step, announce=announce),
             split,
             contexts=contexts,
             words=words,
@@ -158,16 +158,13 @@ def _dirichlet_recipes(
     if unknown:
         raise ValueError(f"outputs must be among {', '.join(known)}, got {', '.join(unknown)}")
     found = {output: find(f"dirichlet.{output}")() for output in outputs or known}
+    sizes: dict[str, Any] = {"num_contexts": contexts, "num_words": words}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
     return {
         output: replace(
             config,
-            task=replace(
-                config.task,
-                num_contexts=config.task.num_contexts if contexts is None else contexts,
-                num_words=config.task.num_words if words is None else words,
-            ),
+            task=replace(DirichletConfig.of(config.task), **sizes),
             steps=config.steps if steps is None else steps,
         )
         for output, config in found.items()
-        if isinstance(config.task, Dirichlet)
     }

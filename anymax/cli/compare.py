@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import tyro
 from tyro.conf import Positional, arg
 
+from anymax import checks
 from anymax.checks import check_counts, check_positive
 from anymax.cli import own_file
 from anymax.cli.console import publish
@@ -122,8 +123,8 @@ def _check(given: Comparison, options: list[str]) -> None:
             "compare needs the names of recipes, got none; write anymax compare RECIPE RECIPE ..., with names that "
             "`anymax recipes` lists"
         )
-    check_counts(seeds=given.seeds, jobs=given.jobs, tokens=given.tokens)
-    check_positive(seconds=given.seconds)
+    check_counts(seeds=given.seeds, jobs=given.jobs, **checks.given(tokens=given.tokens))
+    check_positive(**checks.given(seconds=given.seconds))
     if any(word.partition("=")[0] == "--seed" for word in options):
         raise ValueError("--seed must be left out, as every training has its own; --seeds says how many, from 1")
     named = [name for name in ("--steps", "--epochs") if any(word.partition("=")[0] == name for word in options)]
@@ -317,10 +318,10 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
 def _with_choices(job: Job, result: Result) -> Result:
     """The result of a run with what it chooses, which is measured where it was not yet."""
     from anymax.analysis.comparison.language_models import read_result
-    from anymax.cli.evaluate import add_choices
+    from anymax.training.tasks.language_modeling.report import add_choices
 
     if result.chosen is not None:
         return result
     with Announcer() as announce:
-        add_choices(job.folder, announce)
+        add_choices(job.folder, announce=announce)
     return read_result(job.folder, job.recipe, job.seed)

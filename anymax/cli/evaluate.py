@@ -13,14 +13,13 @@ from anymax.cli import own_file
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
 from anymax.cli.train import is_help_alone, name_and_options, parse, print_help
-from anymax.training.run_folder.folder import EVALUATIONS, TESTED, read_config, write_json
+from anymax.training.run_folder.folder import EVALUATIONS, read_config, write_json
 from anymax.training.task_config import EvaluationOptions, Report
 
 if TYPE_CHECKING:
     from anymax.data.prepared.prepared import Announce
     from anymax.training.config import RunConfig
     from anymax.training.task import Task
-    from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 _Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
 
@@ -106,24 +105,3 @@ def write(report: Report, run: Path, name: str) -> list[Path]:
             paths.append(folder / f"{name}-{title}.png")
             figure.save(paths[-1])
     return paths
-
-
-def add_choices(run: Path, announce: Announce) -> None:
-    """Measure what the best checkpoint of a run chooses, and write it to what was measured on the test split."""
-    from anymax.files import read_json
-    from anymax.training.tasks.language_modeling.report import choices_of
-
-    tested = read_json(run / TESTED)
-    chosen = choices_of(open_language_model(run, None, announce), "test", announce=announce)
-    write_json(run / TESTED, {**tested, "choices": chosen.metrics()})
-
-
-def open_language_model(run: Path, step: int | None, announce: Announce) -> LanguageModelingTask:
-    """The task of a run with the weights of a checkpoint, by default the best."""
-    from anymax.training import open_run
-    from anymax.training.tasks.language_modeling.task import LanguageModelingTask
-
-    read_config(run).language_modeling()
-    task = open_run(run, step=step, announce=announce).task
-    assert isinstance(task, LanguageModelingTask)
-    return task

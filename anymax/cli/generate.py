@@ -5,8 +5,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from anymax.checks import check_counts
 from anymax.cli.progress import say
+from anymax.training.run_folder.folder import read_config
+from anymax.training.task_config import Sampling
 
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: no limit)")
 
@@ -28,64 +29,18 @@ def generate(
     Args:
         run: the folder of the run.
         text: what the model continues.
-        num_tokens: how many words, or pieces of words, to add.
+        num_tokens: the words or subwords to add.
         temperature: below 1 likely words become likelier, above 1 rare ones.
-        top_k: draw among so many of the likeliest words; 1 takes the best each time.
-        top_p: draw among the fewest likeliest words that together have this probability.
-        seed: decides the draws.
+        top_k: sample from this many of the likeliest words; 1 is greedy.
+        top_p: sample from the fewest likeliest words that together have this probability.
+        seed: of the random numbers.
         samples: how many continuations.
         step: the checkpoint to use.
     """
-    texts = continued(
-        run,
-        text,
-        num_tokens=num_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        samples=samples,
-        step=step,
-    )
+    sampling = Sampling(num_tokens, temperature, top_k, top_p, seed, samples)
+    texts = read_config(run).task.continue_text(run, text, sampling, step=step)
     for number, continuation in enumerate(texts):
         if number:
             say("---")
         say(continuation)
     return 0
-
-
-def continued(
-    run: Path,
-    text: str,
-    *,
-    num_tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 1,
-    samples: int = 1,
-    step: int | None = None,
-) -> list[str]:
-    """Texts that begin with `text`; arguments as in `generate`."""
-    import torch
-
-    from anymax.models import generate as draw
-    from anymax.training.tasks.language_modeling.task import open_model
-
-    check_counts(samples=samples)
-    if not -(2**63) <= seed < 2**63:
-        raise ValueError(f"seed must be a whole number of 64 bits, got {seed}")
-    model, units = open_model(run, "best" if step is None else step)
-    eos = units.lexicon.eos
-    # A model has read the end of the line before, whatever it continues.
-    prompt = torch.tensor([[eos, *units.encode_line(text)]] * samples)
-    ids = draw(
-        model,
-        prompt,
-        num_tokens=num_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    return [units.text(row[1:]) for row in ids]

@@ -17,6 +17,7 @@ from anymax.cli.train import DEFAULT_RECIPE
 from anymax.data.text.config import BPE, Text, Words
 from anymax.data.text.hub import HUB_SETS, bring
 from anymax.data.text.named import NAMED, AbsentCorpus, find_root
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 
 if TYPE_CHECKING:
     from anymax.data import Encoded, Prepared
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Names of files are long; a narrow terminal may wrap them, but a table must not cut them.
 TABLE_WIDTH = 110
 # Trains on pieces of words; the default recipe trains on words.
-RECIPE_FOR_PIECES = "sotu.bpe_tied"
+RECIPE_FOR_SUBWORDS = "sotu.bpe_tied"
 
 _Corpus = arg(metavar="CORPUS")
 _Path = arg(metavar="PATH", help_behavior_hint="")
@@ -166,9 +167,10 @@ def next_command(text: Text) -> str:
         del given["corpus"]
     if text.encoding != "utf-8":
         given["encoding"] = text.encoding
-    recipe = [RECIPE_FOR_PIECES] if isinstance(text.units, BPE) else []
-    usual = find(RECIPE_FOR_PIECES if isinstance(text.units, BPE) else DEFAULT_RECIPE)().language_modeling().data.units
+    recipe = RECIPE_FOR_SUBWORDS if isinstance(text.units, BPE) else DEFAULT_RECIPE
+    usual = LanguageModelingConfig.of(find(recipe)().task).data.units
     changed = {name: value for name, value in vars(text.units).items() if value != getattr(usual, name)}
     given |= {f"units.{name.replace('_', '-')}": value for name, value in changed.items()}
     options = [word for name, value in given.items() if value is not None for word in (f"--data.{name}", value)]
-    return shlex.join(["anymax", "train", *recipe, *map(str, options)])
+    named = [] if recipe == DEFAULT_RECIPE else [recipe]
+    return shlex.join(["anymax", "train", *named, *map(str, options)])

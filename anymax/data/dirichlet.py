@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 
 # Below it, logarithms of probabilities would leave the range of float64; above it, all words are equally likely.
 LEAST, MOST = 1e-6, 1e6
@@ -21,7 +21,7 @@ def draw_log_targets(num_contexts: int, num_words: int, concentration: float, *,
     Args:
         seed: decides the draw, whatever else was drawn.
     """
-    check_positive(num_contexts=num_contexts, num_words=num_words)
+    check_counts(num_contexts=num_contexts, num_words=num_words)
     check_concentration(concentration)
     digest = hashlib.sha256(f"{seed} targets".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
@@ -34,4 +34,4 @@ def draw_log_targets(num_contexts: int, num_words: int, concentration: float, *,
 
 def check_concentration(concentration: float) -> None:
     if not LEAST <= concentration <= MOST:
-        raise ValueError(f"concentration must lie from {LEAST:g} to {MOST:g}, got {concentration}")
+        raise ValueError(f"concentration must be between {LEAST:g} and {MOST:g}, got {concentration}")

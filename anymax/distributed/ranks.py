@@ -45,6 +45,10 @@ class Ranks:
     local_rank: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be at least 0 and below world_size {self.world_size}, got {self.rank}")
+
     @property
     def is_first(self) -> bool:
         """Whether this process writes files and talks to the user."""

@@ -21,6 +21,7 @@ from anymax.evaluation.perplexity.predicted import Read as Read
 from anymax.evaluation.perplexity.predicted import hidden_states as hidden_states
 from anymax.evaluation.perplexity.predicted import predictions as predictions
 from anymax.evaluation.perplexity.scoring import Scored as Scored
+from anymax.evaluation.perplexity.scoring import Windows as Windows
 from anymax.evaluation.perplexity.scoring import token_losses as token_losses
 from anymax.evaluation.rank.rank import MatrixRank as MatrixRank
 from anymax.evaluation.rank.rank import effective_rank as effective_rank

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.evaluation.perplexity.predicted import predictions
-from anymax.evaluation.perplexity.scoring import FirstWindow, Progress, WindowKind
+from anymax.evaluation.perplexity.scoring import Progress, Windows
 
 EPSILON = 1e-6
 
@@ -63,13 +63,9 @@ class Choices:
 def measure_choices(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
-    first_window: FirstWindow = "block",
-    rows: int = 1,
     epsilon: float = EPSILON,
     progress: Progress | None = None,
 ) -> Choices:
@@ -81,18 +77,7 @@ def measure_choices(
     Martins et al. 2020.
     """
     counter = ChoiceCounter(epsilon)
-    read = predictions(
-        model,
-        tokens,
-        eos=eos,
-        block=block,
-        context=context,
-        windows=windows,
-        first_window=first_window,
-        rows=rows,
-        progress=progress,
-    )
-    for part in read:
+    for part in predictions(model, tokens, windows, eos=eos, progress=progress):
         counter.add(part.tokens, part.log_probs)
     return counter.choices()
 

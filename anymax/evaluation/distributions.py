@@ -11,7 +11,7 @@ EPSILON = 1e-6
 
 
 def nearness(log_probs: Tensor, log_targets: Tensor, *, has_zeros: bool) -> dict[str, float]:
-    """Means over rows of what tells distributions from those they should be; in float64.
+    """Means over rows of the distances between distributions and their targets; in float64.
 
     - cross_entropy, kl: -<target, log p>, and that less the entropy of the target. Left out where probabilities may be
       zero, as both are infinite if one is.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anymax.display import COLOURS, Figure, Row, Table, clean, legend_below
 from anymax.display.printable import printable
-from anymax.evaluation.perplexity.perplexity import Reduce
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation.perplexity.scoring import Scored
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ class LossByFrequency:
     """Adds up losses by training frequency while a text is scored.
 
         by_frequency = LossByFrequency(tokens, lexicon.counts, eos=lexicon.eos)
-        result = perplexity(model, tokens, eos=lexicon.eos, block=512, each=by_frequency.add)
+        result = perplexity(model, tokens, Windows(512), eos=lexicon.eos, each=by_frequency.add)
         table = by_frequency.table()
 
-    Where tokens are pieces, the loss of a word is the sum over its pieces, and its frequency that of the word: give the
+    Where tokens are subwords, the loss of a word is the sum over them, and its frequency that of the word: give the
     text a second time as words.
 
     Args:
         words: the scored text as words, "<eos>" included; the stream itself where its tokens are words.
         counts: how often each word of the lexicon occurs in training text.
         eos: the word that ends a line.
-        pieces, ends_word: the scored stream and, for every id of it, whether it completes a word, where tokens are
-            pieces of the words.
+        subwords, ends_word: the scored stream and, for every id of it, whether it completes a word, where tokens are
+            subwords.
         edges: the largest count of every bin but the last.
 
     Baevski and Auli 2019, figures 2 to 5.
@@ -104,22 +104,22 @@ class LossByFrequency:
         counts: Sequence[int] | Tensor,
         *,
         eos: int,
-        pieces: Tensor | None = None,
+        subwords: Tensor | None = None,
         ends_word: Tensor | None = None,
         edges: Sequence[int] = EDGES,
     ) -> None:
-        if (pieces is None) != (ends_word is None):
-            raise ValueError("pieces and ends_word must be given together or not at all; one alone says nothing")
+        if (subwords is None) != (ends_word is None):
+            raise ValueError("subwords and ends_word must be given together or not at all; one alone says nothing")
         if list(edges) != sorted(set(edges)):
             raise ValueError(f"edges must rise, got {tuple(edges)}")
         self.words = words
         self.eos = eos
         self.edges = tuple(edges)
         self._bin_of = torch.bucketize(torch.as_tensor(counts), torch.tensor(self.edges, dtype=torch.int64))
-        self._numbers = None if pieces is None or ends_word is None else WordNumbers(pieces, ends_word)
+        self._numbers = None if subwords is None or ends_word is None else WordNumbers(subwords, ends_word)
         if self._numbers is not None and len(self._numbers) != len(words):
             raise ValueError(
-                f"words must be those that the pieces make, {len(self._numbers)}, got {len(words)}; "
+                f"words must be those that the subwords make, {len(self._numbers)}, got {len(words)}; "
                 "encode the same text with both lexicons"
             )
         # By word and by previous word: the losses and the words of each bin.
@@ -133,13 +133,9 @@ class LossByFrequency:
             sums[0] += bins.bincount(losses, sums.shape[1])
             sums[1] += bins.bincount(found.ends.double(), sums.shape[1])
 
-    def table(self, reduce: Reduce | None = None) -> FrequencyTable:
-        """What was added so far.
-
-        Args:
-            reduce: adds a tensor up over all ranks and returns the sum, where each scored a share.
-        """
-        sums = self._sums if reduce is None else reduce(self._sums.clone())
+    def table(self, ranks: Ranks = Ranks()) -> FrequencyTable:
+        """The means of all losses added so far, over all ranks."""
+        sums = torch.tensor(ranks.sum(self._sums.flatten().tolist()), dtype=torch.float64).view_as(self._sums)
         return FrequencyTable(*(self._bins(*of_kind.tolist()) for of_kind in sums))
 
     def _words_of(self, scored: Scored) -> _Found:
@@ -252,10 +248,10 @@ CHUNK = 1 << 16
 
 
 class WordNumbers:
-    """Pieces to words: a word is all the pieces up to one that ends it.
+    """Subwords to words: a word is all the subwords up to one that ends it.
 
     Args:
-        tokens: the stream of pieces; may be mapped from a file.
+        tokens: the stream of subwords; may be mapped from a file.
         ends_word: true for every id that completes a word.
     """
 
@@ -270,10 +266,10 @@ class WordNumbers:
         return int(self._before[-1])
 
     def of(self, start: int, end: int) -> Tensor:
-        """The number, from 0, of the word that each piece from `start` to `end` belongs to, int64."""
+        """The number, from 0, of the word that each subword from `start` to `end` belongs to, int64."""
         chunk = start // CHUNK
-        pieces = self.tokens[chunk * CHUNK : end].long()
-        ended = self.ends_word[pieces].cumsum(0)
-        # A piece that ends a word still belongs to it.
+        subwords = self.tokens[chunk * CHUNK : end].long()
+        ended = self.ends_word[subwords].cumsum(0)
+        # A subword that ends a word still belongs to it.
         before = torch.cat([ended.new_zeros(1), ended[:-1]])
         return (before + self._before[chunk])[start - chunk * CHUNK :]

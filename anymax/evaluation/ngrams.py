@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import check_stream
 from anymax.evaluation.perplexity.perplexity import Perplexity, Unit, add_up, check_words
 from anymax.evaluation.perplexity.scoring import Scored
-from anymax.mappings.arguments import check_positive
 
 # Groups of previous words by their counts: 1, 2 and 3, 4 to 7, and so on.
 EDGES = tuple(2**power for power in range(1, 31))
@@ -108,7 +108,7 @@ def unigram(train_tokens: Tensor, size: int, *, eos: int = 0) -> Unigram:
         eos: the id that ends a sentence; a lexicon has it at 0 unless it was made otherwise.
     """
     check_stream(train_tokens)
-    check_positive(size=size)
+    check_counts(size=size)
     counts_V = torch.zeros(size, dtype=torch.int64)
     for _, words in neighbours(train_tokens, eos=eos):
         if int(words.max()) >= size:
@@ -237,7 +237,7 @@ class PairCounts(NamedTuple):
 def neighbours(tokens: Tensor, *, eos: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The stream as (previous words, words), int64, a chunk at a time; "<eos>" stands before the first."""
     last = torch.tensor([eos])
-    for piece in tokens.split(CHUNK):
-        words = piece.long()
+    for chunk in tokens.split(CHUNK):
+        words = chunk.long()
         yield torch.cat([last, words[:-1]]), words
         last = words[-1:]

@@ -7,10 +7,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.latent.bit_distributions import BitDistribution, IndependentBits, ListedBits
 from anymax.latent.latent import Latent, Support
 from anymax.mappings import sparsemax
-from anymax.mappings.arguments import check_positive, computed_in
+from anymax.mappings.arguments import computed_in
 from anymax.structured import Bits, Polytope, sparsemap, topk_bits
 
 
@@ -33,7 +34,7 @@ class Independent:
 class TopKSparsemax:
     """Sparsemax over the k best bit-vectors, where a bit-vector scores what its bits that are on score together.
 
-    Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` tells.
+    Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` checks this.
 
     Correia et al. 2020.
     """
@@ -41,7 +42,7 @@ class TopKSparsemax:
     k: int
 
     def __post_init__(self) -> None:
-        check_positive(k=self.k)
+        check_counts(k=self.k)
 
     def distribution(self, scores: Tensor) -> BitDistribution:
         num_bits = scores.shape[-1]

@@ -83,8 +83,8 @@ class Choice(Latent):
 def _apply(mapping: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     probs = mapping(scores.to(computed_in(scores.dtype)))
     if not isinstance(probs, Tensor) or probs.shape != scores.shape:
-        came = tuple(probs.shape) if isinstance(probs, Tensor) else type(probs).__name__
-        raise ValueError(f"mapping must give probabilities of the shape of scores {tuple(scores.shape)}, got {came}")
+        got = tuple(probs.shape) if isinstance(probs, Tensor) else type(probs).__name__
+        raise ValueError(f"mapping must give probabilities of the shape of scores {tuple(scores.shape)}, got {got}")
     rule = "1 for every row: the mapping must give a distribution, and every row must have a score above -inf"
     check_values("the sum of probs", rule, probs.sum(-1), lambda total: (total - 1).abs() < ROUNDING)
     return probs

@@ -113,7 +113,7 @@ class SumAndSampleConfig:
     """The exact sum over the likeliest values, and one sample of the others.
 
     Args:
-        top: how many values are summed.
+        top: number of values that are summed.
         baseline: taken off the loss of the sample: the mean of losses before.
     """
 

@@ -25,10 +25,10 @@ class Estimate(NamedTuple):
     """What an estimator found for each example, all of the latent's batch shape.
 
     Args:
-        surrogate: what to call backward on. Its value is the loss, or the estimate of the expected loss: terms that are
+        surrogate: call backward on it. Its value is the loss, or the estimate of the expected loss: terms that are
             there for their gradient add none. So it can be what another `loss_given` returns.
         loss: the same without gradient.
-        calls: how many rows reached `loss_given`.
+        calls: number of rows that reached `loss_given`.
     """
 
     surrogate: Tensor

@@ -13,12 +13,12 @@ from anymax.latent.latent import Latent
 
 @dataclass(frozen=True)
 class AnnealedTemperature:
-    """max(floor, exp(-rate * step)), computed anew every so many steps.
+    """max(floor, exp(-rate * step)), computed anew every `every` steps.
 
     Args:
         rate: how fast it falls, per step.
         floor: where it stops, at most 1.
-        every: it keeps its value for so many steps.
+        every: the number of steps it keeps its value for.
     """
 
     rate: float

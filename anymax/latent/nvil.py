@@ -5,9 +5,9 @@ from itertools import chain, pairwise
 
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_rows, one_call_each, without_value
 from anymax.latent.latent import Latent
-from anymax.mappings.arguments import check_positive
 
 
 class NVIL(Estimator):
@@ -18,13 +18,13 @@ class NVIL(Estimator):
     scaling by a running variance that the estimator of Mnih and Gregor 2014 has.
 
     Args:
-        context_size: how many numbers describe an example.
-        hidden: how wide each hidden layer of the network is.
+        context_size: size of the vector that describes an example.
+        hidden: width of each hidden layer of the network.
     """
 
     def __init__(self, context_size: int, hidden: Sequence[int] = (512, 512, 512)) -> None:
         super().__init__()
-        check_positive(context_size=context_size, **{f"hidden[{i}]": width for i, width in enumerate(hidden)})
+        check_counts(context_size=context_size, **{f"hidden[{i}]": width for i, width in enumerate(hidden)})
         self.context_size = context_size
         widths = [context_size, *hidden]
         layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(widths)]

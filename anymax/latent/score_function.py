@@ -23,7 +23,7 @@ class ScoreFunction(Estimator):
     """The loss at one sample, with (loss - baseline) times the gradient of its log-probability: unbiased, and noisy.
 
     Args:
-        baseline: what is taken off the loss to make the gradient less noisy. None takes nothing off. "average" is the
+        baseline: subtracted from the loss to make the gradient less noisy. None subtracts nothing. "average" is the
             running mean of the losses of all training calls before this one, part of the state. "sample" (SFE+) is the
             loss at a second, independent sample, which costs a second call and serves as baseline alone: what the loss
             depends on gets its gradient from the first.

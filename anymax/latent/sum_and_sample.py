@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.latent.choice import Choice
 from anymax.latent.estimator import Estimator, LossGiven, RowEstimate, evaluate_losses, without_value
 from anymax.latent.latent import Latent, draw
 from anymax.latent.marginal import sum_by_example
 from anymax.latent.score_function import RunningMean
-from anymax.mappings.arguments import check_positive
 
 
 class SumAndSample(Estimator):
@@ -28,7 +28,7 @@ class SumAndSample(Estimator):
     zero probability are not called: an example has at most top + 1 calls, and none is sampled where nothing is left.
 
     Args:
-        top: how many choices are summed.
+        top: number of choices that are summed.
         baseline: "average" takes the running mean of the sampled losses of earlier training calls off every loss that
             weighs a probability. The probabilities sum to one, so nothing changes on average.
 
@@ -37,7 +37,7 @@ class SumAndSample(Estimator):
 
     def __init__(self, top: int = 1, *, baseline: Literal["average"] | None = None) -> None:
         super().__init__()
-        check_positive(top=top)
+        check_counts(top=top)
         if baseline not in (None, "average"):
             raise ValueError(f'baseline must be None or "average", got {baseline!r}')
         self.top = top

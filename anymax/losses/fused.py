@@ -1,9 +1,15 @@
-"""Linear losses as one differentiable step: arguments checked, ignored rows dropped, gradients kept for the backward.
+"""Linear losses as one differentiable step: arguments checked, rows selected, gradients kept for the backward.
 
-Shapes as in blocks.py.
+A block of scores is computed, gives way to its gradient in place, and is multiplied with the weight and the hidden
+states at once, in the forward already where the reduction allows; the backward then only scales. Shapes as in
+blocks.py.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -11,47 +17,27 @@ from torch import Tensor
 
 from anymax.kernels.backend import is_plain
 from anymax.kernels.operator import operator
-from anymax.losses.blocks import Piece, Rule, default_budget, run, targets_per_block
+from anymax.losses.blocks import (
+    Gradients,
+    Piece,
+    columns_of,
+    default_budget,
+    num_classes,
+    score_blocks,
+    targets_per_block,
+)
 from anymax.losses.linear_arguments import check_options, check_pieces
+from anymax.losses.rules import Rule, RuleInputs, Selection, select
 from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
-
-class Kept(NamedTuple):
-    """The targets that take part: their classes, and their places among all, None if all of them do."""
-
-    target: Tensor
-    places: Tensor | None
-    num_targets: int
-
-    def of(self, value: Tensor) -> Tensor:
-        return value if self.places is None else value[self.places]
-
-    def spread(self, value: Tensor) -> Tensor:
-        """Values of the kept targets at their places, zero at the others."""
-        if self.places is None:
-            return value
-        return value.new_zeros(self.num_targets, *value.shape[1:]).index_copy_(0, self.places, value)
-
-
-class RuleInputs(NamedTuple):
-    """What a rule is made from: the loss's own tensors, and whether their gradients are wanted."""
-
-    extras: Sequence[Tensor]
-    wanted: Sequence[bool]
-    kept: Kept
-    label_smoothing: float
-
-
 MakeRule = Callable[[RuleInputs], Rule]
-WithoutBlocks = Callable[
-    [Sequence[Piece], RuleInputs, Tensor | None, Sequence[bool]], tuple[Tensor, list[Tensor | None]] | None
-]
 
 
 class Settings(NamedTuple):
-    """The plain numbers of a linear loss; `name` is the operator that computes it."""
+    """The operator that computes a linear loss, or the rule of one that holds a module; then its plain numbers."""
 
     name: str
+    make_rule: MakeRule | None
     num_pieces: int
     reduction: str
     ignore_index: int
@@ -59,139 +45,133 @@ class Settings(NamedTuple):
     memory_budget: int
 
 
+def flatten(pieces: Sequence[Piece[Any]], extras: Sequence[Any]) -> list[Any]:
+    """Pieces and the loss's own tensors in one list, as operators and autograd take them."""
+    return [*chain.from_iterable(pieces), *extras]
+
+
+def unflatten(flat: Sequence[Any], num_pieces: int) -> tuple[list[Piece[Any]], Sequence[Any]]:
+    size = len(Piece._fields)
+    pieces = [Piece(*flat[size * i : size * (i + 1)]) for i in range(num_pieces)]
+    return pieces, flat[size * num_pieces :]
+
+
 def compute(
     make_rule: MakeRule,
     tensors: Sequence[Tensor | None],
-    target_T: Tensor,
+    target: Tensor,
     coefficient: Tensor | None,
-    settings: Settings,
-    wanted: Sequence[bool],
-    without_blocks: WithoutBlocks | None = None,
+    num_pieces: int,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    memory_budget: int,
+    needed: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor]]:
-    """Losses of all targets, zero where ignored, and the gradients of the wanted tensors.
+    """Losses of all targets, zero where ignored, and the gradients of the tensors that need one.
 
     In half precision the sums stay in float32, and the gradient of a mean is that of the sum: dividing here would lose
     small numbers before a scaled loss can save them.
 
     Args:
+        tensors, needed: see `flatten`.
         coefficient: how much the loss of each target weighs in what is differentiated; one number serves all.
-        without_blocks: what does the same as the rule in blocks, or gives None where it cannot.
     """
-    counted_T = target_T != settings.ignore_index
-    end = 3 * settings.num_pieces
-    _check_range(target_T, counted_T, [weight for weight in tensors[1:end:3] if weight is not None], settings)
-    places = None if bool(counted_T.all()) else counted_T.nonzero()[:, 0]
-    kept = Kept(target_T if places is None else target_T[places], places, target_T.shape[0])
-    num_kept = kept.target.shape[0]
-    pieces = []
-    for i in range(0, end, 3):
-        hidden, weight, bias = tensors[i : i + 3]
-        assert hidden is not None and weight is not None
-        pieces.append(Piece(kept.of(hidden).reshape(-1, weight.shape[1]).contiguous(), weight, bias))
-    per_block = targets_per_block(settings.memory_budget, pieces, num_kept)
-    extras = [tensor for tensor in tensors[end:] if tensor is not None]
-    inputs = RuleInputs(extras, wanted[end:], kept, settings.label_smoothing)
-    if not any(wanted):
-        coefficient = None
-    else:
-        assert coefficient is not None
-        coefficient = kept.of(coefficient) if coefficient.dim() else coefficient.expand(num_kept)
-        if settings.reduction == "mean" and not _is_half(tensors):
-            coefficient = coefficient / max(num_kept, 1)
-    result = without_blocks(pieces, inputs, coefficient, wanted) if without_blocks is not None else None
-    if result is None:
-        with torch.autocast(target_T.device.type, enabled=False):
-            result = run(make_rule(inputs), pieces, num_kept, coefficient, per_block=per_block, wanted=wanted)
-    losses, gradients = result
-    found = []
-    for i, (gradient, tensor) in enumerate(zip(gradients, tensors, strict=False)):
-        if not wanted[i] or gradient is None or tensor is None:
-            continue
-        if i < end and i % 3 == 0:
-            gradient = kept.spread(gradient.reshape(num_kept, *tensor.shape[1:]))
-        found.append(gradient.to(_gradient_dtype(i, tensor, end)))
-    return kept.spread(losses), found
+    given, extras = unflatten(tensors, num_pieces)
+    needed_pieces, needed_extras = unflatten(needed, num_pieces)
+    selection = select(target, num_classes(given), ignore_index)
+    pieces = [
+        Piece(selection.take(hidden).reshape(-1, weight.shape[1]).contiguous(), weight, bias)
+        for hidden, weight, bias in given
+    ]
+    num_targets, group = selection.target_T.shape[0], math.prod(given[0].hidden.shape[1:-1])
+    per_block = targets_per_block(memory_budget, pieces, group)
+    if coefficient is not None:
+        is_mean = reduction == "mean" and not _is_half(pieces)
+        coefficient = selection.weights(coefficient, is_mean=is_mean)
+    with _without_autocast(target.device.type):
+        rule = make_rule(RuleInputs(extras, needed_extras, selection, label_smoothing))
+        whole = rule.without_blocks(pieces, coefficient, needed_pieces[0])
+        if whole is not None:
+            losses_T, sums = whole[0], [whole[1]]
+        else:
+            losses_T = torch.zeros(num_targets, dtype=_loss_dtype(pieces), device=target.device)
+            gradients = [Gradients(*each) for each in zip(pieces, needed_pieces, strict=True)]
+            for targets, rows, scores_BN in score_blocks(pieces, num_targets, group, per_block):
+                here = None if coefficient is None else coefficient[targets]
+                block = rule.block_(scores_BN, targets, here, gradients)
+                losses_T[targets] = block.losses
+                if coefficient is not None and not block.is_multiplied:
+                    for gradient, columns in zip(gradients, columns_of(pieces), strict=True):
+                        gradient.add(scores_BN[:, columns], rows, block.coefficient_B)
+            sums = [each.sums for each in gradients]
+    return selection.put_back_(losses_T), _collect(selection, given, sums, rule, needed)
 
 
-def _gradient_dtype(index: int, tensor: Tensor, end: int) -> torch.dtype:
-    """Of what `compute` returns: the hidden states' own, else float32 at least."""
-    is_hidden = index < end and index % 3 == 0
-    return tensor.dtype if is_hidden else computed_in(tensor.dtype)
+def _collect(
+    selection: Selection,
+    given: Sequence[Piece[Tensor]],
+    sums: Sequence[Piece[Tensor | None]],
+    rule: Rule,
+    needed: Sequence[bool],
+) -> list[Tensor]:
+    """The gradients that are needed, each in the shape of its tensor."""
+    if not any(needed):
+        return []
+    in_shape = []
+    for piece, (hidden, weight, bias) in zip(given, sums, strict=True):
+        if hidden is not None:
+            hidden = selection.put_back_(hidden.reshape(selection.target_T.shape[0], *piece.hidden.shape[1:]))
+        in_shape.append(Piece(hidden, weight, bias))
+    found = zip(flatten(in_shape, rule.gradients()), needed, strict=True)
+    return [selection.clear_if_empty_(gradient) for gradient, is_needed in found if is_needed]
 
 
-def _is_half(tensors: Sequence[Tensor | None]) -> bool:
-    weight = tensors[1]
-    return weight is not None and weight.dtype in COMPUTED_IN
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    # Entering a context costs as much as a small kernel.
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-def _check_range(target_T: Tensor, counted_T: Tensor, weights: Sequence[Tensor], settings: Settings) -> None:
-    """Here and not with the other arguments, since under a compiler only the operator sees values."""
-    if not target_T.is_cpu:
-        return
-    n = sum(weight.shape[0] for weight in weights)
-    wrong_T = counted_T & ((target_T < 0) | (target_T >= n))
-    if bool(wrong_T.any()):
-        raise ValueError(
-            f"target must be a class from 0 to {n - 1}, or ignore_index ({settings.ignore_index}), "
-            f"got {target_T[wrong_T][0].item()}"
-        )
+def _is_half(pieces: Sequence[Piece[Tensor]]) -> bool:
+    return pieces[0].weight.dtype in COMPUTED_IN
 
 
-def define(name: str, make_rule: MakeRule, without_blocks: WithoutBlocks | None = None) -> None:
+def _loss_dtype(pieces: Sequence[Piece[Tensor]]) -> torch.dtype:
+    return computed_in(pieces[0].weight.dtype)
+
+
+def define(name: str, make_rule: MakeRule) -> None:
     """Make an operator of a linear loss, which compilers take as one step."""
-
-    def kernel(
-        tensors: list[Tensor | None],
-        target: Tensor,
-        coefficient: Tensor | None,
-        num_pieces: int,
-        reduction: str,
-        ignore_index: int,
-        label_smoothing: float,
-        memory_budget: int,
-        wanted: list[bool],
-    ) -> tuple[Tensor, list[Tensor]]:
-        settings = Settings(name, num_pieces, reduction, ignore_index, label_smoothing, memory_budget)
-        return compute(make_rule, tensors, target, coefficient, settings, wanted, without_blocks)
-
-    def fake(
-        tensors: list[Tensor | None], target: Tensor, coefficient: Tensor | None, num_pieces: int, *rest: Any
-    ) -> tuple[Tensor, list[Tensor]]:
-        losses = target.new_empty(target.shape[0], dtype=_loss_dtype(tensors))
-        gradients = [
-            tensor.new_empty(tensor.shape, dtype=_gradient_dtype(i, tensor, 3 * num_pieces))
-            for i, (tensor, is_wanted) in enumerate(zip(tensors, rest[-1], strict=True))
-            if is_wanted and tensor is not None
-        ]
-        return losses, gradients
-
     operator(
         f"{name}(Tensor?[] tensors, Tensor target, Tensor? coefficient, int num_pieces, str reduction, "
-        "int ignore_index, float label_smoothing, int memory_budget, bool[] wanted) -> (Tensor, Tensor[])",
-        kernel,
-        fake=fake,
+        "int ignore_index, float label_smoothing, int memory_budget, bool[] needed) -> (Tensor, Tensor[])",
+        partial(compute, make_rule),
+        fake=_fake,
     )
 
 
-def _forward(
-    settings: Settings,
-    make_rule: MakeRule | None,
-    wanted: Sequence[bool],
-    target_T: Tensor,
-    tensors: Sequence[Tensor | None],
-) -> tuple[Tensor, ...]:
-    """The loss, and the gradients of the wanted tensors where they can be computed now."""
-    if settings.reduction == "none":
-        losses_T, _ = _call(settings, make_rule, tensors, target_T, None, [False] * len(wanted))
-        return (losses_T,)
-    one = target_T.new_ones((), dtype=_loss_dtype(tensors)) if any(wanted) else None
-    losses_T, gradients = _call(settings, make_rule, tensors, target_T, one, wanted)
-    loss = losses_T.sum()
-    return loss / _num_counted(settings, target_T) if settings.reduction == "mean" else loss, *gradients
+def _fake(
+    tensors: list[Tensor | None], target: Tensor, coefficient: Tensor | None, num_pieces: int, *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    """The results of `compute` without their values: gradients of hidden states in their dtype, others as computed."""
+    pieces, _ = unflatten(tensors, num_pieces)
+    dtypes = [None if tensor is None else computed_in(tensor.dtype) for tensor in tensors]
+    of_pieces, of_extras = unflatten(dtypes, num_pieces)
+    of_pieces = [of._replace(hidden=piece.hidden.dtype) for of, piece in zip(of_pieces, pieces, strict=True)]
+    gradients = [
+        tensor.new_empty(tensor.shape, dtype=dtype)
+        for tensor, dtype, is_needed in zip(tensors, flatten(of_pieces, of_extras), rest[-1], strict=True)
+        if is_needed and tensor is not None
+    ]
+    return target.new_empty(target.shape[0], dtype=_loss_dtype(pieces)), gradients
 
 
-def _num_counted(settings: Settings, target_T: Tensor) -> Tensor:
-    return (target_T != settings.ignore_index).sum().clamp(min=1)
+def _function(settings: Settings) -> Callable[..., tuple[Tensor, list[Tensor]]]:
+    """`compute` with the rule, as an operator unless the rule holds a module."""
+    if settings.make_rule is not None:
+        return partial(compute, settings.make_rule)
+    function: Callable[..., tuple[Tensor, list[Tensor]]] = getattr(torch.ops.anymax, settings.name)
+    return function
 
 
 class Fused(torch.autograd.Function):
@@ -199,17 +179,21 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        settings: Settings,
-        make_rule: MakeRule | None,
-        wanted: Sequence[bool],
-        target_T: Tensor,
-        *tensors: Tensor | None,
+        settings: Settings, needed: Sequence[bool], target_T: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
-        return _forward(settings, make_rule, wanted, target_T, tensors)
+        """The loss, and the gradients of the tensors that need one where they can be computed now."""
+        now = [is_needed and settings.reduction != "none" for is_needed in needed]
+        pieces, _ = unflatten(tensors, settings.num_pieces)
+        one = target_T.new_ones((), dtype=_loss_dtype(pieces)) if any(now) else None
+        losses_T, gradients = _function(settings)(list(tensors), target_T, one, *settings[2:], now)
+        if settings.reduction == "none":
+            return (losses_T,)
+        loss = losses_T.sum()
+        return loss / _num_counted(settings, target_T) if settings.reduction == "mean" else loss, *gradients
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.settings, ctx.make_rule, ctx.wanted, *tensors = inputs
+        ctx.settings, ctx.needed, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.gradients = list(output[1:])
         ctx.mark_non_differentiable(*ctx.gradients)
@@ -219,23 +203,28 @@ class Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * len(ctx.needs_input_grad)
+        settings, needed = ctx.settings, ctx.needed
         target_T, *tensors = ctx.saved_tensors
         with torch.no_grad():
             if ctx.gradients:
-                # Handed over, not copied; a second backward computes them anew.
+                # Handed over, not copied; a second backward computes them again.
                 gradients, ctx.gradients, factor = ctx.gradients, [], grad
             else:
                 factor = grad.new_ones(())
-                gradients = _call(ctx.settings, ctx.make_rule, tensors, target_T, grad, ctx.wanted)[1]
-            if ctx.settings.reduction == "mean" and _is_half(tensors):
-                factor = factor / _num_counted(ctx.settings, target_T)
-            sources = [tensor for tensor, is_wanted in zip(tensors, ctx.wanted, strict=True) if is_wanted]
+                gradients = _function(settings)(tensors, target_T, grad, *settings[2:], list(needed))[1]
+            if settings.reduction == "mean" and _is_half(unflatten(tensors, settings.num_pieces)[0]):
+                factor = factor / _num_counted(settings, target_T)
+            sources = [tensor for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
             gradients = _scaled(gradients, factor, [source.dtype for source in sources])
         if torch.is_grad_enabled():
             others = [tensor for tensor in (grad, *tensors) if tensor is not None]
-            gradients = Final.apply(ctx.settings.name, len(gradients), *gradients, *others)
+            gradients = Final.apply(settings.name, len(gradients), *gradients, *others)
         found = iter(gradients)
-        return None, None, None, None, *(next(found) if is_wanted else None for is_wanted in ctx.wanted)
+        return None, None, None, *(next(found) if is_needed else None for is_needed in needed)
+
+
+def _num_counted(settings: Settings, target_T: Tensor) -> Tensor:
+    return (target_T != settings.ignore_index).sum().clamp(min=1)
 
 
 class Final(torch.autograd.Function):
@@ -272,30 +261,9 @@ def _scaled(gradients: Sequence[Tensor], factor: Tensor, dtypes: Sequence[torch.
     return scaled
 
 
-def _call(
-    settings: Settings,
-    make_rule: MakeRule | None,
-    tensors: Sequence[Tensor | None],
-    target_T: Tensor,
-    coefficient: Tensor | None,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, list[Tensor]]:
-    if make_rule is not None:
-        return compute(make_rule, tensors, target_T, coefficient, settings, wanted)
-    overload = getattr(torch.ops.anymax, settings.name)
-    losses_T, gradients = overload(list(tensors), target_T, coefficient, *settings[1:], list(wanted))
-    return losses_T, gradients
-
-
-def _loss_dtype(tensors: Sequence[Tensor | None]) -> torch.dtype:
-    weight = tensors[1]
-    assert weight is not None
-    return computed_in(weight.dtype)
-
-
 def fused_loss(
     name: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[Piece[Tensor]],
     target: Tensor,
     extras: Sequence[Tensor] = (),
     *,
@@ -317,22 +285,16 @@ def fused_loss(
     pieces = [_in_autocast(piece) for piece in pieces]
     if memory_budget is None:
         memory_budget = default_budget(pieces, group or 1)
-    settings = Settings(name, len(pieces), reduction, ignore_index, float(label_smoothing), memory_budget)
-    flat: list[Tensor | None] = []
-    for hidden, weight, bias in pieces:
-        inner = hidden.shape[target.dim() :]
-        flat += [hidden.reshape(-1, *inner), weight, bias]
-    tensors = [*flat, *extras]
-    wanted = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
-    target_T = target.reshape(-1).long()
-    if any(wanted):
-        losses, *_ = Fused.apply(settings, make_rule, wanted, target_T, *tensors)
-    else:
-        (losses,) = _forward(settings, make_rule, wanted, target_T, tensors)
+    settings = Settings(name, make_rule, len(pieces), reduction, ignore_index, float(label_smoothing), memory_budget)
+    pieces = [piece._replace(hidden=piece.hidden.reshape(-1, *piece.hidden.shape[target.dim() :])) for piece in pieces]
+    tensors = flatten(pieces, extras)
+    needed = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
+    take = Fused.apply if any(needed) else Fused.forward
+    losses, *_ = take(settings, needed, target.reshape(-1).long(), *tensors)
     return losses.reshape(target.shape) if reduction == "none" else losses
 
 
-def _in_autocast(piece: Piece) -> Piece:
+def _in_autocast(piece: Piece[Tensor]) -> Piece[Tensor]:
     """The piece in the precision that automatic mixed precision gives to matrix products."""
     device = piece.hidden.device.type
     if not torch.is_autocast_enabled(device):

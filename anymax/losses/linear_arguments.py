@@ -14,13 +14,13 @@ def check_options(reduction: str, label_smoothing: float, memory_budget: int | N
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
     if memory_budget is not None and (isinstance(memory_budget, bool) or not isinstance(memory_budget, int)):
         came = type(memory_budget).__name__
         raise TypeError(f"memory_budget must be a whole number of bytes, got {came}; leave it out for the default")
 
 
-def check_pieces(loss: str, pieces: Sequence[Piece], target: Tensor, group: int | None) -> None:
+def check_pieces(loss: str, pieces: Sequence[Piece[Tensor]], target: Tensor, group: int | None) -> None:
     """Tensors fit each other and the target; its values are checked where they are read."""
     if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
         came = target.dtype if isinstance(target, Tensor) else type(target).__name__
@@ -46,7 +46,7 @@ def check_floating_point(name: str, value: Tensor) -> None:
         raise TypeError(f"{name} must be a floating-point tensor, got {came}; convert with .float()")
 
 
-def _check_shapes(name: str, piece: Piece, leading: tuple[int, ...]) -> None:
+def _check_shapes(name: str, piece: Piece[Tensor], leading: tuple[int, ...]) -> None:
     hidden, weight, bias = piece
     if weight.dim() != 2 or weight.shape[0] == 0:
         raise ValueError(
@@ -65,14 +65,14 @@ def _check_shapes(name: str, piece: Piece, leading: tuple[int, ...]) -> None:
         raise ValueError(f"linear_bias must have one entry per class, {weight.shape[0]}, got shape {tuple(bias.shape)}")
 
 
-def _check_devices(name: str, piece: Piece, target: Tensor) -> None:
+def _check_devices(name: str, piece: Piece[Tensor], target: Tensor) -> None:
     others = {"linear_weight": piece.weight, "linear_bias": piece.bias, "target": target}
     for what, other in others.items():
         if other is not None:
             check_device(what, other, piece.hidden, name)
 
 
-def _check_dtypes(name: str, pieces: Sequence[Piece]) -> None:
+def _check_dtypes(name: str, pieces: Sequence[Piece[Tensor]]) -> None:
     dtypes = [tensor.dtype for piece in pieces for tensor in piece if tensor is not None]
     if len(set(dtypes)) > 1 and not torch.is_autocast_enabled(pieces[0].hidden.device.type):
         raise TypeError(

@@ -8,9 +8,9 @@ from torch._compile import _disable_dynamo
 from torch.func import functional_call
 
 from anymax.kernels.cross_entropy import cross_entropy_, layer_cross_entropy, prefers_layer
-from anymax.losses import blocks
-from anymax.losses.blocks import Block, Piece, Products, Rule
-from anymax.losses.fused import RuleInputs, define, fused_loss
+from anymax.losses.blocks import NARROW, Gradients, Piece
+from anymax.losses.fused import define, fused_loss
+from anymax.losses.rules import Block, Rule, RuleInputs
 from anymax.mappings.arguments import computed_in
 
 # A transform makes copies of the scores it works on: it gets as many bytes of a block at a time as stay in a cache.
@@ -41,7 +41,8 @@ def linear_cross_entropy(
         transform: a module applied to every score by itself, as PLIF; its parameters get their gradient. Nothing in it
             may be random, since it may be called again for the gradient.
         reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
-        ignore_index: the class of targets to leave out; their rows are dropped before anything is computed.
+        ignore_index: the class of targets to leave out. On a CPU their rows are dropped before anything is computed; on
+            other devices they are computed with weight zero, so that nothing waits for their number.
         label_smoothing: how much of the target to spread evenly over all classes.
         memory_budget: bytes that a block of scores may take; by default as many as the weight takes, from 16 to 64 MiB,
             or a quarter of a weight that takes more than 256; 4 MiB for hidden states of fewer than 16 numbers. On a
@@ -52,7 +53,7 @@ def linear_cross_entropy(
 
     def make_rule(inputs: RuleInputs) -> Rule:
         assert transform is not None
-        return Transformed(transform, dict(zip(parameters, inputs.extras, strict=True)), inputs, Weighing())
+        return Transformed(transform, dict(zip(parameters, inputs.extras, strict=True)), CrossEntropy(inputs))
 
     take = fused_loss_outside_graphs if transform is not None and torch.compiler.is_compiling() else fused_loss
     return take(
@@ -86,7 +87,7 @@ def as_pieces(
     hidden: Tensor | Sequence[Tensor],
     weight: Tensor | Sequence[Tensor],
     bias: Tensor | Sequence[Tensor | None] | None,
-) -> list[Piece]:
+) -> list[Piece[Tensor]]:
     """Pieces of one tensor each, or of several."""
     several = [isinstance(value, list | tuple) for value in (hidden, weight, bias)]
     if not any(several):
@@ -102,51 +103,53 @@ def as_pieces(
     return [Piece(*piece) for piece in zip(hidden, weight, biases, strict=True)]
 
 
-class Weighing:
-    """From the losses of rows to those of targets: here each row is a target by itself."""
+class CrossEntropy(Rule):
+    """The gradient in place of the scores is that of each row's own loss; here each row is a target by itself."""
 
     group = 1
 
+    def __init__(self, inputs: RuleInputs) -> None:
+        self.selection, self.smoothing = inputs.selection, inputs.label_smoothing
+
+    def block_(
+        self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, gradients: Sequence[Gradients]
+    ) -> Block:
+        target_B = self.selection.target_T[targets].repeat_interleave(self.group)
+        losses_B = cross_entropy_(scores_BN, target_B, self.smoothing, wants_gradient=coefficient is not None)
+        return Block(*self.weigh(losses_B, targets, coefficient))
+
     def weigh(self, losses_B: Tensor, targets: slice, coefficient: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Losses of the targets, and what the gradient of each row is to be multiplied with."""
+        """Losses of targets from those of their rows, and what the gradient of each row is to be multiplied with."""
         return losses_B, coefficient
 
-    def gradients(self) -> list[Tensor]:
-        return []
+    def without_blocks(
+        self, pieces: Sequence[Piece[Tensor]], coefficient: Tensor | None, needed: Piece[bool]
+    ) -> tuple[Tensor, Piece[Tensor | None]] | None:
+        """A small layer of narrow hidden states, row by row."""
+        hidden, weight, bias = pieces[0]
+        if len(pieces) > 1 or weight.shape[1] >= NARROW or not prefers_layer(hidden, weight):
+            return None
+        losses_T, gradients = layer_cross_entropy(
+            hidden, weight, bias, self.selection.target_T, self.smoothing, coefficient, [bool(each) for each in needed]
+        )
+        return losses_T, Piece(*gradients)
 
 
-class Plain:
-    """Rule of cross-entropy. The gradient in place of the scores is that of each row's own loss."""
+class Transformed(Rule):
+    """The cross-entropy of a transform of the scores, in chunks of a block's rows."""
 
-    def __init__(self, inputs: RuleInputs, weighing: Weighing) -> None:
-        self.target, self.smoothing = inputs.kept.target, inputs.label_smoothing
-        self.weighing = weighing
-
-    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
-        target_B = self.target[targets].repeat_interleave(self.weighing.group)
-        losses_B = cross_entropy_(scores_BN, target_B, self.smoothing, wants_gradient=coefficient is not None)
-        return Block(*self.weighing.weigh(losses_B, targets, coefficient))
-
-    def gradients(self) -> list[Tensor]:
-        return self.weighing.gradients()
-
-
-class Transformed:
-    """Rule of the cross-entropy of a module's image of the scores, in chunks of a block's rows."""
-
-    def __init__(
-        self, transform: nn.Module, parameters: dict[str, Tensor], inputs: RuleInputs, weighing: Weighing
-    ) -> None:
-        self.transform = transform
+    def __init__(self, transform: nn.Module, parameters: dict[str, Tensor], rule: CrossEntropy) -> None:
+        self.transform, self.rule = transform, rule
         # Leaves of our own, as precise as the scores, apart from what the caller differentiates.
         self.parameters = {
             name: value.detach().to(computed_in(value.dtype)).requires_grad_() for name, value in parameters.items()
         }
-        self.plain, self.weighing = Plain(inputs, weighing), weighing
         self.sums = [torch.zeros_like(value) for value in self.parameters.values()]
 
-    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
-        group = self.weighing.group
+    def block_(
+        self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, gradients: Sequence[Gradients]
+    ) -> Block:
+        group = self.rule.group
         num_targets = targets.stop - targets.start
         per_chunk = max(1, CHUNK_BYTES // (group * scores_BN.shape[1] * scores_BN.element_size()))
         losses = []
@@ -154,19 +157,21 @@ class Transformed:
             last = min(first + per_chunk, num_targets)
             here = None if coefficient is None else coefficient[first:last]
             chunk = slice(targets.start + first, targets.start + last)
-            losses.append(self._chunk_(scores_BN[first * group : last * group], chunk, here, products))
+            losses.append(self._chunk_(scores_BN[first * group : last * group], chunk, here, gradients))
         return Block(torch.cat(losses), None)
 
-    def _chunk_(self, scores_CN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Tensor:
+    def _chunk_(
+        self, scores_CN: Tensor, targets: slice, coefficient: Tensor | None, gradients: Sequence[Gradients]
+    ) -> Tensor:
         if coefficient is None:
             with torch.no_grad():
-                return self.plain.block_(self._image(scores_CN).contiguous(), targets, None, products).losses
+                return self.rule.block_(self._image(scores_CN).contiguous(), targets, None, gradients).losses
         with torch.enable_grad():
             scores = scores_CN.detach().requires_grad_()
             image = self._image(scores)
         # A module may keep its image for its own backward: work on a copy.
         grad_CN = image.detach().clone(memory_format=torch.contiguous_format)
-        block = self.plain.block_(grad_CN, targets, coefficient, products)
+        block = self.rule.block_(grad_CN, targets, coefficient, gradients)
         assert block.coefficient_B is not None
         grad_CN.mul_(block.coefficient_B[:, None])
         leaves = [scores, *self.parameters.values()]
@@ -182,17 +187,7 @@ class Transformed:
         return image
 
     def gradients(self) -> list[Tensor]:
-        return [*self.weighing.gradients(), *self.sums]
+        return [*self.rule.gradients(), *self.sums]
 
 
-def without_blocks(
-    pieces: Sequence[Piece], inputs: RuleInputs, coefficient: Tensor | None, wanted: Sequence[bool]
-) -> tuple[Tensor, list[Tensor | None]] | None:
-    """The losses of a small layer of narrow hidden states, row by row; None for any other."""
-    hidden, weight, bias = pieces[0]
-    if len(pieces) > 1 or weight.shape[1] >= blocks.NARROW or not prefers_layer(hidden, weight):
-        return None
-    return layer_cross_entropy(hidden, weight, bias, inputs.kept.target, inputs.label_smoothing, coefficient, wanted)
-
-
-define("linear_cross_entropy", lambda inputs: Plain(inputs, Weighing()), without_blocks)
+define("linear_cross_entropy", CrossEntropy)

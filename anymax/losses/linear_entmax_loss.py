@@ -4,7 +4,7 @@ Of the three matrix products of a layer's forward and backward the last two shri
 they are sums of a few rows. A block whose support is wide goes through the dense products. Shapes as in blocks.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ from torch import Tensor
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import widest
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
-from anymax.losses.blocks import Block, Piece, Products
-from anymax.losses.fused import RuleInputs, define, fused_loss
+from anymax.losses.blocks import Gradients, Piece
+from anymax.losses.fused import define, fused_loss
+from anymax.losses.rules import Block, Rule, RuleInputs
 from anymax.mappings.arguments import computed_in
 from anymax.mappings.entmax import alpha_per_row, check_alpha_of_loss
 
@@ -66,27 +67,29 @@ def _as_scores(hidden: Tensor) -> Tensor:
     return hidden.detach().new_empty((), dtype=computed_in(hidden.dtype)).expand(*hidden.shape[:-1], 1)
 
 
-class Sparse:
-    """Rule of the entmax loss: its gradient by the scores is entmax(scores) - target."""
+class EntmaxLoss(Rule):
+    """The gradient by the scores is entmax(scores) - target."""
 
     def __init__(self, inputs: RuleInputs) -> None:
         alpha_A = inputs.extras[0].detach()
-        self.kept, self.smoothing = inputs.kept, inputs.label_smoothing
+        self.selection, self.smoothing = inputs.selection, inputs.label_smoothing
         self.is_shared = alpha_A.shape[0] == 1
-        self.alpha_A = alpha_A if self.is_shared else self.kept.of(alpha_A)
-        self.wants_alpha = any(inputs.wanted)
-        self.grad_T = alpha_A.new_zeros(self.kept.target.shape[0])
+        self.alpha_A = alpha_A if self.is_shared else self.selection.take(alpha_A)
+        self.wants_alpha = any(inputs.needed)
+        self.grad_T = alpha_A.new_zeros(self.selection.target_T.shape[0])
         self.weight: Tensor | None = None
 
-    def block_(self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, products: Products) -> Block:
+    def block_(
+        self, scores_BN: Tensor, targets: slice, coefficient: Tensor | None, gradients: Sequence[Gradients]
+    ) -> Block:
         num_rows, n = scores_BN.shape
-        target_B = self.kept.target[targets]
+        target_B = self.selection.target_T[targets]
         alpha_A = self.alpha_A if self.is_shared else self.alpha_A[targets]
         # In double precision where there is one: a constant added to all scores is taken off again below.
         wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0].to(widest(scores_BN))
         if self.smoothing > 0:
             wanted_B = torch.lerp(wanted_B, scores_BN.mean(1, dtype=wanted_B.dtype), self.smoothing)
-        is_narrow = scores_BN.dtype == products.pieces[0].weight.dtype
+        is_narrow = scores_BN.dtype == gradients[0].piece.weight.dtype
         capacity = num_rows * n // COST_OF_CHOSEN if is_narrow and coefficient is not None else 0
         by_alpha = coefficient is not None and self.wants_alpha
         support = kernel.support_(scores_BN, alpha_A, capacity=capacity, wants_by_alpha=by_alpha)
@@ -102,7 +105,7 @@ class Sparse:
             if self.smoothing > 0:
                 scores_BN.sub_(self.smoothing / n)
             return Block(losses_B, coefficient)
-        self._multiply(scores_BN, support.counts_R, targets, coefficient.contiguous(), products)
+        self._multiply(scores_BN, support.counts_R, targets, coefficient.contiguous(), gradients[0])
         return Block(losses_B, None, is_multiplied=True)
 
     def _of_target(self, function: Callable[[Tensor, Tensor], Tensor], alpha_A: Tensor, n: int) -> Tensor | float:
@@ -114,18 +117,17 @@ class Sparse:
         return function(small_A1 + (1 - self.smoothing), alpha_A) + (n - 1) * function(small_A1, alpha_A)
 
     def _multiply(
-        self, lists_BN: Tensor, counts_B: Tensor, targets: slice, coefficient_B: Tensor, products: Products
+        self, lists_BN: Tensor, counts_B: Tensor, targets: slice, coefficient_B: Tensor, gradients: Gradients
     ) -> None:
-        hidden = products.pieces[0].hidden
         # Copied once at most, for all blocks.
-        self.weight = weight = products.pieces[0].weight.contiguous() if self.weight is None else self.weight
-        hidden_BD = hidden[targets]
-        into_hidden, into_weight, into_bias = products.of(0)
+        self.weight = weight = gradients.piece.weight.contiguous() if self.weight is None else self.weight
+        hidden_BD = gradients.piece.hidden[targets]
+        into_hidden, into_weight, into_bias = gradients.sums
         into_hidden_BD = None if into_hidden is None else into_hidden[targets]
         kernel.add_products(
             lists_BN,
             counts_B,
-            self.kept.target[targets],
+            self.selection.target_T[targets],
             coefficient_B,
             weight,
             hidden_BD,
@@ -146,7 +148,7 @@ class Sparse:
             into_bias.sub_(even_B1.sum() / weight.shape[0])
 
     def gradients(self) -> list[Tensor]:
-        return [self.grad_T.sum(0, keepdim=True) if self.is_shared else self.kept.spread(self.grad_T)]
+        return [self.grad_T.sum(0, keepdim=True) if self.is_shared else self.selection.put_back_(self.grad_T)]
 
 
-define("linear_entmax_loss", Sparse)
+define("linear_entmax_loss", EntmaxLoss)

@@ -5,13 +5,16 @@ alone, so a row of scores belongs to one expert and its gradient is that of a cr
 of the expert given the target. Shapes as in blocks.py; the G rows of a target are its K experts.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from anymax.losses.blocks import Piece, Rule
-from anymax.losses.fused import RuleInputs, define, fused_loss
+from anymax.losses.blocks import Piece
+from anymax.losses.fused import define, fused_loss
 from anymax.losses.linear_arguments import check_floating_point
-from anymax.losses.linear_cross_entropy import Plain, Transformed, Weighing, fused_loss_outside_graphs, trained
+from anymax.losses.linear_cross_entropy import CrossEntropy, Transformed, fused_loss_outside_graphs, trained
+from anymax.losses.rules import Rule, RuleInputs
 from anymax.mappings.arguments import check_device, computed_in
 
 
@@ -57,7 +60,7 @@ def linear_mixture_loss(
     def make_rule(inputs: RuleInputs) -> Rule:
         assert transform is not None
         _, *of_transform = inputs.extras
-        return Transformed(transform, dict(zip(parameters, of_transform, strict=True)), inputs, Mixture(inputs))
+        return Transformed(transform, dict(zip(parameters, of_transform, strict=True)), Mixture(inputs))
 
     take = fused_loss_outside_graphs if transform is not None and torch.compiler.is_compiling() else fused_loss
     return take(
@@ -73,15 +76,14 @@ def linear_mixture_loss(
     )
 
 
-class Mixture(Weighing):
+class Mixture(CrossEntropy):
     """The loss of a target is that of its experts' mixture; the gradient of a row counts by its expert's posterior."""
 
     def __init__(self, inputs: RuleInputs) -> None:
-        prior_TK, kept = inputs.extras[0].detach(), inputs.kept
+        super().__init__(inputs)
+        prior_TK = self.selection.take(inputs.extras[0].detach())
         self.group = prior_TK.shape[1]
-        self.kept = kept
-        wide = computed_in(prior_TK.dtype)
-        self.log_prior_TK = kept.of(prior_TK).to(wide).log_softmax(1)
+        self.log_prior_TK = prior_TK.to(computed_in(prior_TK.dtype)).log_softmax(1)
         self.grad_TK = torch.zeros_like(self.log_prior_TK)
 
     def weigh(self, losses_B: Tensor, targets: slice, coefficient: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -95,7 +97,10 @@ class Mixture(Weighing):
         return losses, (coefficient[:, None] * posterior_BK).flatten()
 
     def gradients(self) -> list[Tensor]:
-        return [self.kept.spread(self.grad_TK)]
+        return [self.selection.put_back_(self.grad_TK)]
+
+    def without_blocks(self, *_: Any) -> None:
+        return None
 
 
-define("linear_mixture_loss", lambda inputs: Plain(inputs, Mixture(inputs)))
+define("linear_mixture_loss", Mixture)

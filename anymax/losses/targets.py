@@ -24,7 +24,7 @@ def check_arguments(scores: Tensor, target: Tensor, reduction: str, ignore_index
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
     if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must lie between 0 and 1, got {label_smoothing}")
+        raise ValueError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a tensor of classes or distributions, got {type(target).__name__}")
     check_device("target", target, scores)

@@ -65,15 +65,6 @@ def check_device(name: str, value: Tensor, other: Tensor, other_name: str = "sco
         )
 
 
-def check_positive(**sizes: int) -> None:
-    """Sizes are integers of at least 1."""
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{name} must be an integer, got {type(size).__name__}")
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
 def check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")

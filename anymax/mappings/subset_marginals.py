@@ -26,7 +26,7 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
     """
     prepared = prepare(scores, dim, mask)
     n = prepared.shape[dim]
-    # Nothing to choose from gives nothing, whatever k is.
+    # An empty row gives an empty row for every k.
     most = n or math.inf
     if isinstance(k, Tensor):
         check_per_row("k", k, prepared, dim)
@@ -34,7 +34,7 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
     else:
         check_number("k", k)
         if not 0 <= k <= most:
-            raise ValueError(f"k must lie between 0 and the {n} entries along dim {dim}, got {k}")
+            raise ValueError(f"k must be between 0 and the {n} entries along dim {dim}, got {k}")
     moved = prepared.movedim(dim, -1)
     wide = moved.to(widest(moved))
     total = k.expand(*row_shape(prepared, dim)).movedim(dim, -1) if isinstance(k, Tensor) else wide.new_full((1,), k)

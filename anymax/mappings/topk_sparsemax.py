@@ -12,7 +12,7 @@ from anymax.mappings.sparsemax import sparsemax
 def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Map scores to the nearest distribution along `dim` with at most k entries above zero.
 
-    Where fewer than k entries end above zero it equals sparsemax: `topk_sparsemax_is_exact` tells.
+    Where fewer than k entries end above zero it equals sparsemax; `topk_sparsemax_is_exact` checks this.
     """
     prepared = prepare(scores, dim, mask)
     _check_k(k, scores, dim)
@@ -37,6 +37,6 @@ def _check_k(k: int, scores: Tensor, dim: int) -> None:
     n = scores.shape[dim]
     if isinstance(k, bool) or not isinstance(k, numbers.Integral):
         raise TypeError(f"k must be an integer, got {type(k).__name__}")
-    # Nothing to choose from gives nothing, whatever k is.
+    # An empty row gives an empty row for every k.
     if not 1 <= k <= (n or k):
-        raise ValueError(f"k must lie between 1 and the {n} entries along dim {dim}, got {k}")
+        raise ValueError(f"k must be between 1 and the {n} entries along dim {dim}, got {k}")

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.losses import entmax_loss
-from anymax.mappings.arguments import check_positive
 from anymax.vocabulary import FullOutput, MixtureOutput, OutputLayer, SparseOutput
 
 
@@ -18,7 +18,7 @@ class FreeContexts(nn.Module):
     """A free vector for every context, and an output layer that reads it.
 
     Args:
-        num_contexts: how many contexts.
+        num_contexts: number of contexts.
         output: as wide as the vectors; a full, a mixture or a sparse one, whose table has the same width.
 
     Ganea et al. 2019.
@@ -26,7 +26,7 @@ class FreeContexts(nn.Module):
 
     def __init__(self, num_contexts: int, output: OutputLayer) -> None:
         super().__init__()
-        check_positive(num_contexts=num_contexts)
+        check_counts(num_contexts=num_contexts)
         if not isinstance(output, FullOutput | MixtureOutput | SparseOutput) or output.dim != output.model_dim:
             raise ValueError(
                 "output must be a FullOutput, MixtureOutput or SparseOutput with a table as wide as its model, "
@@ -71,7 +71,7 @@ def circle(modes: Tensor, num_words: int, *, radius: float = 1.0) -> FreeContext
         modes: the likeliest word of every context, (N,).
         radius: how much the mode is preferred.
     """
-    check_positive(num_words=num_words)
+    check_counts(num_words=num_words)
     if not 0 < radius < math.inf:
         raise ValueError(f"radius must be a positive finite number, got {radius}")
     angles_M = torch.arange(num_words, dtype=torch.float64) * (2 * math.pi / num_words)

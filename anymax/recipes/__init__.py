@@ -41,7 +41,7 @@ def choices(name: str) -> Choices | None:
 
 
 def find(name: str) -> Recipe:
-    """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring tells what it is."""
+    """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring describes it."""
     base, _, value = name.rpartition(".")
     if base in dict(_recipes()):
         offered = choices(base)

@@ -15,7 +15,7 @@ from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import NesterovConfig
 from anymax.training.optim.schedules import CosineCycles
-from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModeling, Sentences
+from anymax.training.tasks.language_modeling.config import Evaluation, LanguageModelingConfig, Sentences
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -53,7 +53,7 @@ def transformer(
     """
     body = TransformerConfig(model_dim, num_layers, 16, ffn_dim, dropout=0.1, attention_dropout=0.1)
     return RunConfig(
-        LanguageModeling(
+        LanguageModelingConfig(
             Text("lm1b", units=units),
             LanguageModelConfig(input, output, body, tie),
             Sentences(tokens),

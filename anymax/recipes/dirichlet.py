@@ -2,13 +2,13 @@
 
 Ganea et al. 2019 do not tell their numbers of contexts, words and dimensions. These separate the outputs and take
 seconds: at 8 dimensions a linear softmax misses modes that others find, with enough dimensions all find them. Rates
-were tuned for each output alone; docs/results tells what was tried.
+were tuned for each output alone; docs/results lists what was tried.
 """
 
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamConfig
 from anymax.training.optim.schedules import Cosine
-from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.training.tasks.dirichlet.config import DirichletConfig
 from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
@@ -23,7 +23,7 @@ def dirichlet(
 ) -> RunConfig:
     """An output and how it is trained: whole batches, Adam, a rate that falls to zero."""
     return RunConfig(
-        Dirichlet(500, 200, dim, concentration, output),
+        DirichletConfig(500, 200, dim, concentration, output),
         AdamConfig(lr),
         Cosine(),
         steps=steps,

@@ -9,14 +9,14 @@ from anymax.models import LanguageModelConfig, LSTMConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdagradConfig
 from anymax.training.optim.schedules import Constant
-from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModeling
+from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModelingConfig
 from anymax.vocabulary import AdaptiveOutputConfig, FixedInputConfig, FullOutputConfig, OutputConfig
 
 
 def lstm(corpus: str, output: OutputConfig) -> RunConfig:
     """One layer of 512, read in steps of 20 words and trained for five epochs."""
     return RunConfig(
-        LanguageModeling(
+        LanguageModelingConfig(
             Text(corpus),
             LanguageModelConfig(FixedInputConfig(), output, LSTMConfig(input_dim=256, hidden_dim=512)),
             Contiguous(batch_size=128, block=20),

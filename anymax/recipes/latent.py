@@ -27,9 +27,9 @@ from anymax.latent import (
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamConfig
 from anymax.training.optim.schedules import Constant
-from anymax.training.tasks.bit_vectors.config import BitVectors
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
+from anymax.training.tasks.signalling.config import SignallingConfig
 
 Classes = Literal["sparse", "dense", "sfe", "sfe_plus", "nvil", "gumbel", "st_gumbel", "sum_and_sample"]
 
@@ -102,7 +102,7 @@ def ssvae(estimator: Classes = "sparse") -> RunConfig:
     """MNIST with a tenth of the labels, class as a latent: 96.87% published for sparse, 96.93% for dense, of test."""
     found, lr = CLASSES[estimator]
     return RunConfig(
-        SemiSupervised(MNIST, found, "sparsemax" if estimator == "sparse" else "softmax", warm_rate=WARM_LR / lr),
+        SemiSupervisedConfig(MNIST, found, "sparsemax" if estimator == "sparse" else "softmax", warm_rate=WARM_LR / lr),
         AdamConfig(lr, weight_decay=1e-5),
         Constant(),
         epochs=300.0,
@@ -115,8 +115,8 @@ def ssvae(estimator: Classes = "sparse") -> RunConfig:
 def ssvae_quick(estimator: Classes = "sparse") -> RunConfig:
     """Digits of scikit-learn with a tenth of the labels, class as a latent: under a minute."""
     published = ssvae(estimator)
-    assert isinstance(published.task, SemiSupervised)
-    task = replace(published.task, images=ImageSet(), num_labelled=129, warm_epochs=50, warm_rate=1.0)
+    task = SemiSupervisedConfig.of(published.task)
+    task = replace(task, images=ImageSet(), num_labelled=129, warm_epochs=50, warm_rate=1.0)
     return replace(published, task=task, optimizer=AdamConfig(1e-3), epochs=150.0, evaluate_every=380)
 
 
@@ -127,22 +127,22 @@ def signalling(estimator: Messages = "sparse") -> RunConfig:
     is taken off before they are scaled to length 1.
     """
     published = signalling_features(estimator)
-    assert isinstance(published.task, Signalling)
+    task = SignallingConfig.of(published.task)
     lr, entropy, scale = CLOTHES[estimator]
     images = ImageSet("fashion-mnist", valid=10_000)
-    task = replace(published.task, images=images, distinct="images", centred=True, entropy=entropy, scale=scale)
+    task = replace(task, images=images, distinct="images", centred=True, entropy=entropy, scale=scale)
     return replace(published, task=task, optimizer=AdamConfig(lr))
 
 
 def signalling_features(estimator: Messages = "sparse") -> RunConfig:
     """The published game about features: 93.35% won for sparse, 93.37% for dense, 55.36% for the best other.
 
-    Its features are those of ImageNet, of 463 kinds, each of length 1. `--images.path` is the folder of one's own, with
+    Its features are those of ImageNet, of 463 kinds, each of length 1. `--images.path` is your own folder, with
     train.safetensors and test.safetensors.
     """
     found, lr, entropy = MESSAGES[estimator]
     return RunConfig(
-        Signalling(
+        SignallingConfig(
             ImageSet(path=Path("features")),
             found,
             "sparsemax" if estimator == "sparse" else "softmax",
@@ -161,8 +161,8 @@ def signalling_features(estimator: Messages = "sparse") -> RunConfig:
 def signalling_quick(estimator: Messages = "sparse") -> RunConfig:
     """32 messages, 8 images of digits: under a minute."""
     published = signalling(estimator)
-    assert isinstance(published.task, Signalling)
-    task = replace(published.task, images=ImageSet(), num_messages=32, num_candidates=8, dim=32, num_units=32)
+    task = SignallingConfig.of(published.task)
+    task = replace(task, images=ImageSet(), num_messages=32, num_candidates=8, dim=32, num_units=32)
     return replace(published, task=task, epochs=20.0, evaluate_every=500)
 
 
@@ -179,9 +179,9 @@ def bits_128(estimator: Codes = "topk") -> RunConfig:
 def bits_quick(estimator: Codes = "topk") -> RunConfig:
     """Digits of scikit-learn in 16 bits: under a minute."""
     published = bits(estimator)
-    assert isinstance(published.task, BitVectors)
-    mapping = SparseMapConfig(8) if estimator == "budget" else published.task.mapping
-    task = replace(published.task, images=ImageSet(), num_bits=16, mapping=mapping)
+    task = BitVectorsConfig.of(published.task)
+    mapping = SparseMapConfig(8) if estimator == "budget" else task.mapping
+    task = replace(task, images=ImageSet(), num_bits=16, mapping=mapping)
     return replace(published, task=task, epochs=30.0, evaluate_every=210)
 
 
@@ -189,7 +189,7 @@ def _code(
     num_bits: int, estimator: EstimatorConfig, mapping: BitMappingConfig, lr: float, batch_size: int
 ) -> RunConfig:
     return RunConfig(
-        BitVectors(
+        BitVectorsConfig(
             ImageSet("fashion-mnist", valid=5_000), num_bits, estimator, mapping, batch_size=batch_size, measured=1000
         ),
         AdamConfig(lr),

@@ -12,7 +12,7 @@ from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.optim.schedules import Constant
-from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModelingConfig, RandomLengths
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig
 
 WEIGHT_DECAY = 1.2e-6
@@ -36,7 +36,7 @@ def awd_lstm(
         longest: the most words of a row in a batch; by default whatever is drawn.
     """
     return RunConfig(
-        LanguageModeling(
+        LanguageModelingConfig(
             Text(corpus),
             LanguageModelConfig(FixedInputConfig(), output, body, Tie()),
             Contiguous(batch_size, 70, RandomLengths(most=longest)),

@@ -1,7 +1,7 @@
 """What the recipes for two cores share: the sizes, and how they are trained.
 
 The choices of Baevski and Auli 2019 for input and output, each an eighth as wide. The body has the parts of newer
-models, rotary positions and RMS norms, which learn faster. How the numbers were found is told in docs/results.
+models, rotary positions and RMS norms, which learn faster. docs/results says how the numbers were found.
 """
 
 from anymax.attention import AttentionMappingConfig, SoftmaxConfig
@@ -10,7 +10,7 @@ from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamWConfig
 from anymax.training.optim.schedules import Cosine
-from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
+from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModelingConfig
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -57,7 +57,9 @@ def small(
     """
     model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
-        LanguageModeling(Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)),
+        LanguageModelingConfig(
+            Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)
+        ),
         AdamWConfig(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),
         epochs=epochs,

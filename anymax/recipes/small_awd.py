@@ -10,7 +10,7 @@ from anymax.models import AWDLSTMConfig, LanguageModelConfig, Tie
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.optim.schedules import Constant, Cosine
-from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModeling, RandomLengths
+from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModelingConfig, RandomLengths
 from anymax.transforms import PLIFConfig, SigConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, MixtureOutputConfig, OutputConfig, SparseOutputConfig
 
@@ -64,7 +64,7 @@ def small_awd(
         lengths: how long the rows of batches are; None for all of one length.
     """
     return RunConfig(
-        LanguageModeling(
+        LanguageModelingConfig(
             Text(corpus),
             LanguageModelConfig(FixedInputConfig(), output, body, Tie()),
             Contiguous(10, 20, lengths),

@@ -37,12 +37,12 @@ def softmax_tied() -> RunConfig:
 
 
 def bpe() -> RunConfig:
-    """Addresses: pieces of words in and out (BPE)."""
+    """Addresses: subwords in and out (BPE)."""
     return _small(PIECE_IN, PIECE_OUT, units=PIECES)
 
 
 def bpe_tied() -> RunConfig:
-    """Addresses: pieces of words in and out, one table for both (BPE-T)."""
+    """Addresses: subwords in and out, one table for both (BPE-T)."""
     return _small(PIECE_IN, PIECE_OUT, units=PIECES, tie=Tie())
 
 

@@ -22,7 +22,7 @@ from anymax.models import LanguageModelConfig, Tie, TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import NesterovConfig
 from anymax.training.optim.schedules import CosineCycles
-from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModeling
+from anymax.training.tasks.language_modeling.config import Blocks, Evaluation, LanguageModelingConfig
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -61,7 +61,7 @@ def transformer(
     """
     body = TransformerConfig(1024, 16, 16, 4096, dropout=dropout, attention_dropout=0.1, activation_dropout=0.1)
     return RunConfig(
-        LanguageModeling(
+        LanguageModelingConfig(
             Text("wikitext-103", units=units),
             LanguageModelConfig(input, output, body, tie),
             Blocks(block, batch_size),
@@ -153,7 +153,7 @@ def adaptive_tied_fairseq() -> RunConfig:
     run = adaptive_tied_3072()
     output = AdaptiveOutputConfig(BANDS, tail_dropout=0.2, softmax_input_dropout=0.2)
     body = TransformerConfig(1024, 16, 8, 4096, dropout=0.3, attention_dropout=0.1, activation_dropout=0.1)
-    task = run.language_modeling()
+    task = LanguageModelingConfig.of(run.task)
     schedule = CosineCycles(16_000, period=270_000, growth=2.0, shrink=0.75, minimum=1e-4, warmup_from=1e-7)
     return replace(run, task=replace(task, model=replace(task.model, output=output, body=body)), schedule=schedule)
 
@@ -227,7 +227,7 @@ def adaptive_tied_one_width() -> RunConfig:
     """Adaptive softmax whose bands are all of width 512, all shared: 340.2M parameters, 25.48 validation perplexity
     published.
 
-    The model of Merity et al. 2018 as the paper has it; which projections it shares is not told.
+    The model of Merity et al. 2018 as the paper has it; which projections it shares is not stated.
     """
     output = AdaptiveOutputConfig(BANDS, dim=512, factor=1, tail_dropout=0.2)
     return transformer(AdaptiveInputConfig(BANDS, dim=512, factor=1), output, tie=Tie(projections=True, head=True))

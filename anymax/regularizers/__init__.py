@@ -1,4 +1,4 @@
-"""What keeps a model from learning its text by heart: dropout of weights, units and words, and penalties."""
+"""Regularizers: dropout of weights, units and words, and penalties on activations."""
 
 from anymax.regularizers.activations import activation_penalty, temporal_penalty
 from anymax.regularizers.element_dropout import element_dropout

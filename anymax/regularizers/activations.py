@@ -1,6 +1,6 @@
 """Activation regularization: hidden vectors are kept small, and kept from jumping from position to position.
 
-Shapes: R rows (sequences), N positions, D how wide the vectors are.
+Shapes: R rows (sequences), N positions, D their width.
 """
 
 from typing import Literal, get_args

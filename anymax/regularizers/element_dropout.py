@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anymax.checks import check_shares
 from anymax.kernels import dropout as kernel
-from anymax.regularizers.rate import check_rate
 
 _NUM_SEEDS = 2**63 - 1
 
@@ -20,7 +20,7 @@ def element_dropout(
     """Drop each number by chance and divide the others by the share that stays.
 
     The mask is a function of a seed, the only thing drawn from torch's generator and the only thing saved for the
-    backward pass. A number that is dropped gives 0 whatever it was, NaN too.
+    backward pass. A number that is dropped gives 0, even if it was NaN.
 
     Args:
         tensor: floating point, of any shape and layout; the result is contiguous.
@@ -28,7 +28,7 @@ def element_dropout(
         training: otherwise the tensor itself comes back, as it does at rate 0.
         generator: where the seed comes from, on the tensor's device; by default the device's own.
     """
-    check_rate(rate)
+    check_shares(rate=rate)
     if not tensor.is_floating_point():
         raise TypeError(f"tensor must be floating point, got {tensor.dtype}; convert it with tensor.float()")
     if not training or rate == 0:

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.regularizers.rate import check_rate
+from anymax.checks import check_shares
 
 
 def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: bool) -> Tensor:
@@ -11,13 +11,13 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
 
     Args:
         vectors: any shape; each sample along the other dimensions gets a mask of its own.
-        rate: the chance of each number to be dropped; what stays is divided by the share that stays.
+        rate: the probability of each element to be dropped; the others are divided by 1 - rate.
         dim: where the positions are.
         training: otherwise the vectors themselves come back.
 
     Gal and Ghahramani 2016.
     """
-    check_rate(rate)
+    check_shares(rate=rate)
     if not training or rate == 0:
         return vectors
     if not -vectors.dim() <= dim < vectors.dim():
@@ -34,7 +34,7 @@ class VariationalDropout(nn.Module):
 
     def __init__(self, rate: float, *, dim: int) -> None:
         super().__init__()
-        check_rate(rate)
+        check_shares(rate=rate)
         self.rate = rate
         self.dim = dim
 

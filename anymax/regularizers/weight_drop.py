@@ -8,7 +8,7 @@ from anymax.regularizers.element_dropout import element_dropout
 def weight_drop(weight: Tensor, rate: float, *, training: bool) -> Tensor:
     """Drop each number of a weight by chance, the same ones wherever the result is used.
 
-    What stays is divided by the share that stays. Of the recurrent weights of an LSTM a whole sequence then sees one
+    The others are divided by 1 - rate. Of the recurrent weights of an LSTM a whole sequence then sees one
     mask, and its fused kernel serves as before.
 
     Args:

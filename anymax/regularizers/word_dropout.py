@@ -3,11 +3,11 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.regularizers.rate import check_rate
+from anymax.checks import check_shares
 
 
 def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float, *, training: bool) -> Tensor:
-    """Drop whole words by chance: the vectors of a dropped word are zero wherever it stands in the batch.
+    """Drop words at random: the vectors of a dropped word are zero at all its places in the batch.
 
     It takes the vectors that an input layer gave, not its table, so it follows any input layer, and an output layer
     tied to it scores with the table as it is.
@@ -15,13 +15,13 @@ def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float
     Args:
         vectors: the shape of `ids` and one more dimension.
         ids: the words that the vectors stand for.
-        vocabulary_size: how many words there are; one number is drawn for each.
-        rate: the chance of each word to be dropped; what stays is divided by the share that stays.
+        vocabulary_size: number of words; one number is drawn for each.
+        rate: the probability of each word to be dropped; the others are divided by 1 - rate.
         training: otherwise the vectors themselves come back.
 
     Gal and Ghahramani 2016; Merity et al. 2018.
     """
-    check_rate(rate)
+    check_shares(rate=rate)
     if vectors.shape[:-1] != ids.shape:
         raise ValueError(
             f"vectors must have the shape of ids and one more dimension, got {tuple(vectors.shape)} for ids of shape "

@@ -39,7 +39,7 @@ def systematic(marginals_ND: Tensor) -> Decomposition:
     whole_ND = ends_ND.detach().floor()
     levels_ND = (ends_ND - whole_ND).to(marginals_ND.dtype)
     lower_NS, probs_NS = _stretches(levels_ND)
-    # A bit is hit where u lies between the levels of its two ends, or not between them if a whole number does.
+    # A bit is hit where u lies between the levels of its two ends, or not between them if an integer does.
     above_NSD = levels_ND[:, None] > lower_NS[:, :, None]
     before_NSD = functional.pad(above_NSD[:, :, :-1], (1, 0))
     crossed_ND = functional.pad(whole_ND, (1, 0)).diff(dim=1)

@@ -60,7 +60,7 @@ class Sequence(Polytope):
         wrong = (self.lengths < 1) | (self.lengths > num_positions)
         if bool(wrong.any()):
             raise ValueError(
-                f"lengths must lie between 1 and the {num_positions} positions, got {self.lengths[wrong][0].item()}"
+                f"lengths must be between 1 and the {num_positions} positions, got {self.lengths[wrong][0].item()}"
             )
 
     def fit(self, scores: Tensor) -> Self:

@@ -70,4 +70,4 @@ def _check_k(k: int, num_bits: int) -> None:
     if isinstance(k, bool) or not isinstance(k, numbers.Integral):
         raise TypeError(f"k must be an integer, got {type(k).__name__}")
     if not 1 <= k <= 2**num_bits:
-        raise ValueError(f"k must lie between 1 and the {2**num_bits} vectors of {num_bits} bits, got {k}")
+        raise ValueError(f"k must be between 1 and the {2**num_bits} vectors of {num_bits} bits, got {k}")

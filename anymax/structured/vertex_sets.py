@@ -80,7 +80,7 @@ class VertexSets:
         """Let a new structure that gains enter each set: its probability w grows until it gains no more than tau.
 
         The others follow, [tau, p] - w c with c = K^-1 [1, overlaps], and the gain falls by sigma per unit of w, the
-        squared distance from the set's affine hull. What reaches zero first leaves, and the growth goes on. Where sigma
+        squared distance from the set's affine hull. The first to reach zero leaves; growth continues. Where sigma
         is zero something must leave, so that sets stay independent.
         """
         gain_N, grown_N = entrants.gain_N, torch.zeros_like(entrants.gain_N)

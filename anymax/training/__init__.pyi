@@ -31,5 +31,5 @@ from anymax.training.run_folder.metrics import read_metrics as read_metrics
 from anymax.training.task import Step as Step
 from anymax.training.task import Task as Task
 from anymax.training.task_config import TaskConfig as TaskConfig
-from anymax.training.tasks.dirichlet.config import Dirichlet as Dirichlet
-from anymax.training.tasks.language_modeling.config import LanguageModeling as LanguageModeling
+from anymax.training.tasks.dirichlet.config import DirichletConfig as DirichletConfig
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig as LanguageModelingConfig

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from anymax.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive, given
 from anymax.plain import from_plain, shown
 from anymax.training.optim.optimizers import (
     AdagradConfig,
@@ -20,14 +20,20 @@ from anymax.training.optim.optimizers import (
 )
 from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot, NonMonotone
 from anymax.training.task_config import TaskConfig
-from anymax.training.tasks.bit_vectors.config import BitVectors
-from anymax.training.tasks.dirichlet.config import Dirichlet
-from anymax.training.tasks.language_modeling.config import LanguageModeling
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
+from anymax.training.tasks.dirichlet.config import DirichletConfig
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
+from anymax.training.tasks.signalling.config import SignallingConfig
 
 # The tasks that a config.json may name; a task of a user's own file joins when the file is given by name.
-TASKS: tuple[type[TaskConfig], ...] = (LanguageModeling, Dirichlet, SemiSupervised, Signalling, BitVectors)
+TASKS: tuple[type[TaskConfig], ...] = (
+    LanguageModelingConfig,
+    DirichletConfig,
+    SemiSupervisedConfig,
+    SignallingConfig,
+    BitVectorsConfig,
+)
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -91,10 +97,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"exactly one of steps and epochs must be given, got {self.steps} and {self.epochs}")
-        check_counts(steps=self.steps, accumulate=self.accumulate, threads=self.threads, log_every=self.log_every)
+        check_counts(
+            accumulate=self.accumulate, log_every=self.log_every, **given(steps=self.steps, threads=self.threads)
+        )
         check_counts(checkpoint_every=self.checkpoint_every, keep=self.keep)
         self._check_evaluations()
-        check_positive(epochs=self.epochs, clip=self.clip)
+        check_positive(**given(epochs=self.epochs, clip=self.clip))
         if self.epochs is not None and self.epochs > MOST_EPOCHS:
             raise ValueError(f"epochs must be at most {MOST_EPOCHS:,}, got {self.epochs:,.0f}; give steps instead")
         check_counts(0, seed=self.seed)
@@ -119,12 +127,6 @@ class RunConfig:
         steps = [math.ceil(num_batches(epoch) / self.accumulate) for epoch in range(whole + 1)]
         # A tenth of 30 is a little more than 3 in floating point.
         return max(1, sum(steps[:whole]) + math.ceil((self.epochs - whole) * steps[whole] - 1e-6))
-
-    def language_modeling(self) -> LanguageModeling:
-        """The task, for what only language models can do; others are refused."""
-        if not isinstance(self.task, LanguageModeling):
-            raise ValueError(f"task must be LanguageModeling here, got {type(self.task).__name__}, which has no text")
-        return self.task
 
     def toy(self) -> RunConfig:
         """The same recipe at a size for tests: little data, a small model, a handful of steps."""
@@ -152,7 +154,7 @@ class RunConfig:
             if every != "epoch":
                 raise ValueError(f"evaluate_every must be a number of steps, 'epoch' or None, got {every!r}")
         else:
-            check_counts(evaluate_every=every)
+            check_counts(**given(evaluate_every=every))
         for name, trigger in (("stop", self.stop), ("optimizer.begin", self.optimizer.waits_for)):
             if trigger is not None and trigger.needs_evaluations and every is None:
                 raise ValueError(

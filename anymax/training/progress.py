@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from anymax.checks import check_counts, check_not_negative
+from anymax.checks import check_counts, check_not_negative, given
 from anymax.plain import from_plain
 
 
@@ -86,9 +86,8 @@ class Progress:
         if self.step != step:
             raise ValueError(f"progress.step must be that of the checkpoint, {step}, got {self.step}")
         since = self.since_record
-        check_counts(
-            0, items=self.items, count=since.count, batches=since.batches, averaging_since=self.averaging_since
-        )
+        check_counts(0, items=self.items, count=since.count, batches=since.batches)
+        check_counts(0, **given(averaging_since=self.averaging_since))
         check_not_negative(seconds=self.seconds, training_seconds=self.training_seconds, since_record=since.seconds)
         if not all(map(math.isfinite, (since.loss_sum, *since.log.values()))):
             raise ValueError("progress.since_record must be finite")

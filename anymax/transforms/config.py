@@ -6,6 +6,8 @@ import math
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from anymax.checks import check_counts, check_not_negative, check_positive
+
 if TYPE_CHECKING:
     from anymax.transforms import PLIF, MonotonicNetwork, Sig
 
@@ -15,8 +17,8 @@ class PLIFConfig:
     """A learned piecewise linear function, `anymax.PLIF`.
 
     Args:
-        pieces: how many pieces share [-bound, bound].
-        bound: half the width of the range; beyond it the end pieces go on.
+        pieces: number of pieces in [-bound, bound].
+        bound: half the width of the range; beyond it the end pieces continue.
         rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
         random_start: begin with random slopes around 1, not with the identity.
     """
@@ -28,9 +30,9 @@ class PLIFConfig:
     random_start: bool = False
 
     def __post_init__(self) -> None:
-        _check_size("pieces", self.pieces)
-        _check_positive("bound", self.bound)
-        _check_rate(self.rate)
+        check_counts(pieces=self.pieces)
+        check_positive(bound=self.bound)
+        check_not_negative(rate=self.rate)
 
     def build(self) -> PLIF:
         """The Module."""
@@ -59,7 +61,7 @@ class SigConfig:
     def __post_init__(self) -> None:
         if not math.isfinite(self.shift):
             raise ValueError(f"shift must be a finite number, got {self.shift}")
-        _check_positive("slope", self.slope)
+        check_positive(slope=self.slope)
 
     def build(self) -> Sig:
         """The Module."""
@@ -77,9 +79,9 @@ class MonotonicNetworkConfig:
     """A learned sum of sigmoids and a line, `anymax.MonotonicNetwork`.
 
     Args:
-        hidden: how many sigmoids.
+        hidden: number of sigmoids.
         bound: half the width of the range that they cover at the start.
-        chunk: how many are computed at a time.
+        chunk: number of sigmoids computed at a time.
         rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
     """
 
@@ -90,10 +92,10 @@ class MonotonicNetworkConfig:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_size("hidden", self.hidden)
-        _check_positive("bound", self.bound)
-        _check_size("chunk", self.chunk)
-        _check_rate(self.rate)
+        check_counts(hidden=self.hidden)
+        check_positive(bound=self.bound)
+        check_counts(chunk=self.chunk)
+        check_not_negative(rate=self.rate)
 
     def build(self) -> MonotonicNetwork:
         """The Module."""
@@ -107,18 +109,3 @@ class MonotonicNetworkConfig:
 
 
 TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig
-
-
-def _check_size(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive finite number, got {value}")
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"rate must be a finite number of at least 0, got {rate}; 1 learns as the other parameters do")

@@ -34,7 +34,7 @@ def monotonic_network(scores: Tensor, units: Units, *, chunk: int = 128) -> Tens
     Args:
         scores: any shape; half precision is computed in float32.
         units: vectors of one entry per unit, `slope` and `offset` without dimensions.
-        chunk: how many units at a time. Under torch.compile all scores are taken at once, and memory grows with it.
+        chunk: number of units at a time. Under torch.compile all scores are taken at once, and memory grows with it.
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -52,9 +52,9 @@ class MonotonicNetwork(nn.Module):
     evenly over [-bound, bound], rise together by as much. Beyond the range the slope is 1/2.
 
     Args:
-        hidden: how many sigmoids.
+        hidden: number of sigmoids.
         bound: half the width of the range the sigmoids cover at the start.
-        chunk: how many sigmoids are computed at a time; see `monotonic_network`.
+        chunk: number of sigmoids computed at a time; see `monotonic_network`.
 
     Ganea et al. 2019, "LMS".
     """

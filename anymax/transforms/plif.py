@@ -19,7 +19,7 @@ UNIT = math.log(math.e - 1)
 def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
     """Map every score by the function with f(-bound) = -bound and the given slopes on equal pieces of [-bound, bound].
 
-    Beyond the ends it goes on with the slope of the end piece, so with positive slopes it is increasing and unbounded.
+    Beyond the ends it continues with the slope of the end piece: with positive slopes it is increasing and unbounded.
     Sums over pieces are taken in float64. Memory for the backward is the scores themselves and the slopes.
 
     Args:
@@ -40,7 +40,7 @@ class PLIF(nn.Module):
     piece; the parameter counts of Ganea et al. 2019 have two per knot, for the slopes and for their sums.
 
     Args:
-        pieces: how many pieces share [-bound, bound].
+        pieces: number of pieces in [-bound, bound].
         bound: scores beyond it only train the two end pieces; `num_outside` counts them.
         random_start: draw the parameter from a normal distribution of deviation 1 around unit slope.
     """

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 from anymax.vocabulary.bands import Bands
 from anymax.vocabulary.fixed_input import check_ids, check_index
 
@@ -12,19 +12,19 @@ from anymax.vocabulary.fixed_input import check_ids, check_index
 class AdaptiveInput(nn.Module):
     """Vectors of words from one table per band, each with a projection of its own, the head too; no bias.
 
-    Every table and projection takes part in every call, so that all get a gradient, zero where no word of a band came.
+    Every table and projection takes part in every call, so that all get a gradient, zero for a band without words.
 
     Args:
         bands: how the vocabulary is cut, and the dimension of each band.
         model_dim: the dimension of the vectors that come out.
-        padding_index: a word whose vector is zero, whatever its row holds, and whose row gets no gradient from here.
+        padding_index: a word whose vector is zero and whose row gets no gradient from here.
 
     Baevski and Auli 2019.
     """
 
     def __init__(self, bands: Bands, model_dim: int, *, padding_index: int | None = None) -> None:
         super().__init__()
-        check_positive(model_dim=model_dim)
+        check_counts(model_dim=model_dim)
         check_index("padding_index", padding_index, bands.vocabulary_size)
         self.bands = bands
         self.padding_index = padding_index

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.checks import check_shares
 from anymax.losses import linear_cross_entropy
 from anymax.vocabulary.bands import Bands
-from anymax.vocabulary.output import OutputLayer, TopK, check_share, draw, refuse_label_smoothing, widened
+from anymax.vocabulary.output import OutputLayer, TopK, draw, refuse_label_smoothing, widened
 
 # The target of tokens that do not count in a band. The caller's ignore_index could be a place within it, and any number
 # near zero a target that is wrong.
@@ -30,16 +31,16 @@ class AdaptiveOutput(OutputLayer):
     and all of them at another temperature than 1.
 
     Args:
-        bands: how the vocabulary is cut, and how wide every band is.
-        model_dim: how many numbers a hidden vector has.
+        bands: the cutoffs of the vocabulary, and the width of every band.
+        model_dim: size of a hidden vector.
         tail_dropout: the rate for vectors projected to a tail: one for all tails, or one for each.
         softmax_input_dropout: the rate for the hidden vectors themselves, before head and tails; fairseq has it at the
             rate of its tails, the paper does not.
         head_projection: whether a projection stands before the words of the head too; by default only where the head is
             not as wide as the model. Clusters are never projected.
-        label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
+        label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Grave et al. 2017; Baevski and Auli 2019.
     """
@@ -61,7 +62,7 @@ class AdaptiveOutput(OutputLayer):
     ) -> None:
         refuse_label_smoothing("AdaptiveOutput", label_smoothing)
         super().__init__(bands.vocabulary_size, model_dim, ignore_index=ignore_index, memory_budget=memory_budget)
-        check_share("softmax_input_dropout", softmax_input_dropout)
+        check_shares(softmax_input_dropout=softmax_input_dropout)
         self.bands = bands
         self.tail_dropout = _rate_per_tail(tail_dropout, bands.num_bands - 1)
         self.softmax_input_dropout = softmax_input_dropout
@@ -93,15 +94,24 @@ class AdaptiveOutput(OutputLayer):
         hidden = self._prepare(hidden)
         self._check_target(hidden, target)
         target = target.long()
-        of_parts = "sum" if reduction == "mean" else reduction
         counted = target != self.ignore_index
         band = torch.where(counted, self.bands.band_of(target), ELSEWHERE)
-        # All tokens go to every band, and the loss drops those of other bands: nothing is selected here, so nothing
-        # waits for a device, and every parameter gets a gradient.
-        loss = self._head_loss(hidden, torch.where(counted, target, ELSEWHERE), band, of_parts)
-        for i in range(1, self.bands.num_bands):
-            place = torch.where(band == i, target - self.bands.edges[i], ELSEWHERE)
-            loss = loss + self._loss(self._tail_hidden(hidden, i), self.tables[i], place, of_parts)
+        # Every band gets all tokens and ignores those of other bands, so that every parameter gets a gradient. On a CPU
+        # the loss drops their rows before the matrix products. On an accelerator it selects none and gives them weight
+        # zero, so that nothing waits for the number of tokens in a band.
+        losses = []
+        for i in range(self.bands.num_bands):
+            vectors, weight, place = self._band(hidden, target, band, i)
+            loss = linear_cross_entropy(
+                vectors,
+                weight,
+                place,
+                reduction="sum" if reduction == "mean" else reduction,
+                ignore_index=ELSEWHERE,
+                memory_budget=self.memory_budget,
+            )
+            losses.append(loss)
+        loss = sum(losses[1:], start=losses[0])
         return loss / counted.sum().clamp(min=1) if reduction == "mean" else loss
 
     def log_probs(self, hidden: Tensor) -> Tensor:
@@ -152,12 +162,22 @@ class AdaptiveOutput(OutputLayer):
         self._check_hidden(hidden)
         return F.dropout(hidden.to(self.tables[0].dtype), self.softmax_input_dropout, self.training)
 
-    def _head_loss(self, hidden: Tensor, target: Tensor, band: Tensor, reduction: str) -> Tensor:
+    def _band(
+        self, hidden: Tensor, target: Tensor, band: Tensor, i: int
+    ) -> tuple[Tensor | Sequence[Tensor], Tensor | Sequence[Tensor], Tensor]:
+        """The vectors and weights that the scores of band i are made from, and the place of every target among them."""
+        if i > 0:
+            return (
+                self._tail_hidden(hidden, i),
+                self.tables[i],
+                torch.where(band == i, target - self.bands.edges[i], ELSEWHERE),
+            )
         words = self._head_hidden(hidden)
+        place = torch.where(band == 0, target, ELSEWHERE)
         if self.clusters is None:
-            return self._loss(words, self.tables[0], target, reduction)
-        place = torch.where(band > 0, self.bands.sizes[0] - 1 + band, target)
-        return self._loss((words, hidden), (self.tables[0], self.clusters), place, reduction)
+            return words, self.tables[0], place
+        place = torch.where(band > 0, self.bands.sizes[0] - 1 + band, place)
+        return (words, hidden), (self.tables[0], self.clusters), place
 
     def _head_log_probs(self, hidden: Tensor) -> Tensor:
         """Of the words of the head, then of the clusters."""
@@ -176,25 +196,13 @@ class AdaptiveOutput(OutputLayer):
     def _tail_hidden(self, hidden: Tensor, i: int) -> Tensor:
         return F.dropout(hidden @ self.tail_projections[i - 1], self.tail_dropout[i - 1], self.training)
 
-    def _loss(
-        self, hidden: Tensor | Sequence[Tensor], weight: Tensor | Sequence[Tensor], target: Tensor, reduction: str
-    ) -> Tensor:
-        return linear_cross_entropy(
-            hidden,
-            weight,
-            target,
-            reduction=reduction,
-            ignore_index=ELSEWHERE,
-            memory_budget=self.memory_budget,
-        )
-
 
 def _rate_per_tail(rate: float | Sequence[float], num_tails: int) -> tuple[float, ...]:
     rates = (rate,) * num_tails if isinstance(rate, int | float) else tuple(rate)
     if len(rates) != num_tails:
         raise ValueError(f"tail_dropout must be one rate, or one for each of the {num_tails} tails, got {rate}")
     for each in rates:
-        check_share("tail_dropout", each)
+        check_shares(tail_dropout=each)
     return rates
 
 

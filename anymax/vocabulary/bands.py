@@ -35,7 +35,7 @@ class Bands:
     `Bands(**that)` gives it back, also after JSON.
 
     Args:
-        vocabulary_size: how many words there are, special words included.
+        vocabulary_size: number of words, special words included.
         cutoffs: the first word of each band after the head; () is one band.
         dims: the dimension of each band, one more than there are cutoffs.
     """
@@ -79,11 +79,11 @@ class Bands:
         Args:
             dim: the dimension of the head; band i gets dim // factor**i. Give this or `dims`.
             dims: the dimension of each band.
-            counts: how often each word occurs, in the order of the vocabulary; checked to fall from word to word.
+            counts: the count of each word, in the order of the vocabulary; checked to fall from word to word.
             num_specials: words at the front whose counts need not fall.
         """
         if counts is not None:
-            check_counts(counts, vocabulary_size, num_specials)
+            check_word_counts(counts, vocabulary_size, num_specials)
         return cls(vocabulary_size, tuple(cutoffs), _dims(len(cutoffs) + 1, dim, factor, dims))
 
     @classmethod
@@ -123,8 +123,8 @@ class Bands:
         """The bands whose scores cost least, by the formula that `Cost` states.
 
         Args:
-            counts: how often each word occurs, falling from word to word.
-            num_bands: how many bands, the head included. `cost.of(bands.cutoffs, counts)` tells which number is best.
+            counts: the count of each word, falling from word to word.
+            num_bands: number of bands, the head included. `cost.of(bands.cutoffs, counts)` says which number is best.
             min_head: the fewest words in the head.
             min_head_mass: the least share of all tokens that the head must hold.
             cost: what is minimized; `measure_cost` makes one for this machine. By default fixed numbers.
@@ -167,7 +167,7 @@ class Bands:
         return band
 
 
-def check_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) -> None:
+def check_word_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) -> None:
     """Counts are given for every word, are not negative, and fall from word to word after the special ones."""
     values = counts.tolist() if hasattr(counts, "tolist") else list(counts)
     if len(values) != vocabulary_size:
@@ -176,7 +176,9 @@ def check_counts(counts: Counts, vocabulary_size: int, num_specials: int = 0) ->
             "special words need a count too, which may be 0"
         )
     if not 0 <= num_specials <= vocabulary_size:
-        raise ValueError(f"num_specials must lie from 0 to the vocabulary size {vocabulary_size}, got {num_specials}")
+        raise ValueError(
+            f"num_specials must be between 0 and the vocabulary size {vocabulary_size}, got {num_specials}"
+        )
     for word, count in enumerate(values):
         # Written so that NaN fails too.
         if not 0 <= count < float("inf"):

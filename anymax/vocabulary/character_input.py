@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 from anymax.vocabulary.fixed_input import check_ids, check_index
 
 # All bytes, and 0 for what lies beyond the end of a word.
@@ -42,8 +42,8 @@ class CharacterInput(nn.Module):
         words: the spelling of each word of the vocabulary.
         model_dim: the dimension of the vectors that come out.
         char_dim: the dimension of a byte.
-        filters: pairs of a width and how many filters have it.
-        num_highways: how many highway layers.
+        filters: pairs of a width and the number of filters of that width.
+        num_highways: number of highway layers.
         end_index: the word that ends a text.
         unknown_index: the word that stands for those outside the vocabulary.
         padding_index: a word whose vector is zero.
@@ -73,7 +73,7 @@ class CharacterInput(nn.Module):
     ) -> None:
         super().__init__()
         _check_filters(filters)
-        check_positive(model_dim=model_dim, char_dim=char_dim, max_bytes=max_bytes)
+        check_counts(model_dim=model_dim, char_dim=char_dim, max_bytes=max_bytes)
         _check_windows(windows, filters, max_bytes)
         _check_specials(len(words), end_index, unknown_index, padding_index)
         if num_highways < 0:

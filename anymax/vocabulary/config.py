@@ -49,7 +49,7 @@ class FixedInputConfig:
     """One table of vectors for all words.
 
     Args:
-        dim: how wide the table is; by default as the model, else a projection follows.
+        dim: width of the table; by default model_dim, otherwise with a projection.
     """
 
     dim: int | None = None
@@ -71,8 +71,8 @@ class AdaptiveInputConfig:
 
     Args:
         cutoffs: the first word of each band after the head. Papers often print the sizes of bands instead.
-        dim: how wide the head is, by default as the model; band i has dim // factor**i.
-        factor: by how much each band is narrower than the one before.
+        dim: width of the head, by default model_dim; band i has dim // factor**i.
+        factor: the ratio of the widths of neighbouring bands.
         shares: instead of cutoffs: where each band after the head begins, as a share of the words there are.
     """
 
@@ -101,9 +101,9 @@ class CharacterInputConfig:
     """Vectors of words from the bytes of their spelling; the defaults are those of Baevski and Auli 2019.
 
     Args:
-        char_dim: how wide the vector of a byte is.
-        filters: pairs of a width in bytes and how many filters have it.
-        num_highways: how many highway layers follow.
+        char_dim: width of the vector of a byte.
+        filters: pairs of a width in bytes and the number of filters of that width.
+        num_highways: number of highway layers.
         max_bytes: longer words are cut here.
         windows: whether filters see the windows that begin inside the "word", or all those of the word "padded" to
             `max_bytes`, as in fairseq.
@@ -141,9 +141,9 @@ class FullOutputConfig:
     """A softmax over all words.
 
     Args:
-        dim: how wide the table is; by default as the model, else a projection stands before it.
+        dim: width of the table; by default model_dim, otherwise with a projection.
         bias: whether every word has a number added to its score.
-        label_smoothing: how much of the target the loss spreads over all words.
+        label_smoothing: share of the target that is spread evenly over all words.
         transform: an increasing function of every score before the softmax.
     """
 
@@ -177,8 +177,8 @@ class AdaptiveOutputConfig:
 
     Args:
         cutoffs: the first word of each band after the head, which for tying must be those of the input.
-        dim: how wide the head is, by default as the model; band i has dim // factor**i.
-        factor: by how much each band is narrower than the one before.
+        dim: width of the head, by default model_dim; band i has dim // factor**i.
+        factor: the ratio of the widths of neighbouring bands.
         shares: instead of cutoffs: where each band after the head begins, as a share of the words there are.
         tail_dropout: the rate for vectors projected to a tail.
         softmax_input_dropout: the rate for vectors before head and tails, as fairseq has it.
@@ -219,8 +219,8 @@ class MixtureOutputConfig:
     """A mixture of softmaxes over all words.
 
     Args:
-        num_experts: how many are mixed.
-        dim: how wide the table is, by default as the model.
+        num_experts: number of softmaxes that are mixed.
+        dim: width of the table; by default model_dim.
         bias: whether every word has a number added to its score.
         latent_dropout: the rate for the vectors of the experts.
         variational: whether the same numbers of these are dropped at all positions of a row.
@@ -271,9 +271,9 @@ class SparseOutputConfig:
     Args:
         alpha: above 0; 1 is softmax, 2 is sparsemax.
         learn_alpha: learn it, from this start strictly between 1 and 2.
-        dim: how wide the table is; by default as the model, else a projection stands before it.
+        dim: width of the table; by default model_dim, otherwise with a projection.
         bias: whether every word has a number added to its score.
-        label_smoothing: how much of the target the loss spreads over all words.
+        label_smoothing: share of the target that is spread evenly over all words.
     """
 
     alpha: float = 1.5

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anymax.vocabulary.bands import Counts, check_counts
+from anymax.vocabulary.bands import Counts, check_word_counts
 
 # A measurement stops at products this slow or this large.
 LONG_ENOUGH = 0.03
@@ -34,7 +34,7 @@ class Cost:
     The defaults count time in scores and suit an accelerator; `measure_cost` finds those of a machine.
 
     Args:
-        num_tokens: how many tokens a batch has.
+        num_tokens: number of tokens of a batch.
         per_band: the time a band takes however small it is. It does not move the cutoffs of a given number of bands,
             it decides how many bands pay off.
         per_score: the time of one row for one token.
@@ -76,7 +76,7 @@ def measure_cost(dim: int, num_tokens: int = 4096, *, device: str | torch.device
 
     Args:
         dim: the dimension of the vectors that are scored.
-        num_tokens: how many tokens a batch has.
+        num_tokens: number of tokens of a batch.
         device: where to time them.
     """
     if dim < 1 or num_tokens < 1:
@@ -112,8 +112,8 @@ def optimal_cutoffs(
     side is solved by itself.
 
     Args:
-        counts: how often each word occurs, falling from word to word.
-        num_bands: how many bands, the head included.
+        counts: the count of each word, falling from word to word.
+        num_bands: number of bands, the head included.
         num_specials: words at the front whose counts need not fall.
         min_head: the fewest words in the head.
         min_head_mass: the least share of all tokens that the head must hold.
@@ -123,7 +123,7 @@ def optimal_cutoffs(
     """
     mass_V = prefix_sums(counts)
     size, num_tails = len(mass_V) - 1, num_bands - 1
-    check_counts(counts, size, num_specials)
+    check_word_counts(counts, size, num_specials)
     smallest = _smallest_head(mass_V, num_tails, min_head, min_head_mass)
     # In units where the scores of a band are its rows times the count of its words: exact for integer counts.
     floor = cost.floor * mass_V[-1].item() / cost.num_tokens
@@ -167,7 +167,7 @@ def _smallest_head(mass_V: Tensor, num_tails: int, min_head: int, min_head_mass:
     if min_head < 1:
         raise ValueError(f"min_head must be at least 1, got {min_head}")
     if not 0 <= min_head_mass <= 1:
-        raise ValueError(f"min_head_mass must lie from 0 to 1, got {min_head_mass}")
+        raise ValueError(f"min_head_mass must be between 0 and 1, got {min_head_mass}")
     smallest = max(min_head, int(torch.searchsorted(mass_V, min_head_mass * mass_V[-1])))
     if smallest + num_tails > size:
         raise ValueError(

@@ -7,18 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.mappings.arguments import check_positive, check_values
+from anymax.checks import check_counts
+from anymax.mappings.arguments import check_values
 
 
 class FixedInput(nn.Module):
     """Vectors of words from one table.
 
     Args:
-        vocabulary_size: how many words there are.
+        vocabulary_size: number of words.
         model_dim: the dimension of the vectors that come out.
         dim: the dimension of the table, by default that of the model. Where they differ, a projection without bias
             leads from one to the other.
-        padding_index: a word whose vector is zero, whatever its row holds, and whose row gets no gradient from here.
+        padding_index: a word whose vector is zero and whose row gets no gradient from here.
     """
 
     projection: nn.Parameter | None
@@ -28,7 +29,7 @@ class FixedInput(nn.Module):
     ) -> None:
         super().__init__()
         dim = model_dim if dim is None else dim
-        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
+        check_counts(vocabulary_size=vocabulary_size, model_dim=model_dim, dim=dim)
         check_index("padding_index", padding_index, vocabulary_size)
         self.padding_index = padding_index
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))
@@ -60,8 +61,8 @@ class FixedInput(nn.Module):
 def check_ids(ids: Tensor, vocabulary_size: int) -> None:
     """Ids are integers of the vocabulary; their values are checked where they can be read without waiting."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        came = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
-        raise TypeError(f"ids must be an int64 or int32 tensor, got {came}; convert with .long() or torch.tensor")
+        got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"ids must be an int64 or int32 tensor, got {got}; convert with .long() or torch.tensor")
     rule = f"from 0 to {vocabulary_size - 1}, as the vocabulary has {vocabulary_size} words"
     check_values("ids", rule, ids, lambda i: (i >= 0) & (i < vocabulary_size))
 

@@ -2,24 +2,25 @@
 
 from torch import Tensor, nn
 
+from anymax.checks import check_shares
 from anymax.losses import linear_cross_entropy
-from anymax.vocabulary.output import TableOutput, check_share
+from anymax.vocabulary.output import TableOutput
 
 
 class FullOutput(TableOutput):
     """Softmax over all words: every word has a vector, and its score is the product with the hidden vector.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
-        dim: how wide the table is, if not as wide as the model; a projection then stands before it.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
+        dim: width of the table, with a projection before it where it differs from model_dim.
         bias: whether every word has a number added to its score.
         transform: a Module that maps every score by an increasing function before the softmax: `anymax.PLIF()`,
             `anymax.Sig()` or `anymax.MonotonicNetwork()`. It is trained with the layer.
-        label_smoothing: how much of the target the loss spreads evenly over all words. Log-probabilities are never
+        label_smoothing: share of the target that is spread evenly over all words. Log-probabilities are never
             smoothed, so take `log_prob` for a perplexity.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
     """
 
     def __init__(
@@ -37,20 +38,11 @@ class FullOutput(TableOutput):
         super().__init__(
             vocabulary_size, model_dim, dim=dim, bias=bias, ignore_index=ignore_index, memory_budget=memory_budget
         )
-        check_share("label_smoothing", label_smoothing)
+        check_shares(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         self.transform = transform
 
     def forward(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-        return self._loss(hidden, target, reduction, self.label_smoothing)
-
-    def log_prob(self, hidden: Tensor, target: Tensor) -> Tensor:
-        return -self._loss(hidden, target, "none", 0.0)
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        return self._scores(self._project(hidden), self.transform).log_softmax(-1)
-
-    def _loss(self, hidden: Tensor, target: Tensor, reduction: str, label_smoothing: float) -> Tensor:
         return linear_cross_entropy(
             self._project(hidden),
             self.table,
@@ -59,6 +51,21 @@ class FullOutput(TableOutput):
             transform=self.transform,
             reduction=reduction,
             ignore_index=self.ignore_index,
-            label_smoothing=label_smoothing,
+            label_smoothing=self.label_smoothing,
             memory_budget=self.memory_budget,
         )
+
+    def log_prob(self, hidden: Tensor, target: Tensor) -> Tensor:
+        return -linear_cross_entropy(
+            self._project(hidden),
+            self.table,
+            target,
+            self.bias,
+            transform=self.transform,
+            reduction="none",
+            ignore_index=self.ignore_index,
+            memory_budget=self.memory_budget,
+        )
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return self._scores(self._project(hidden), self.transform).log_softmax(-1)

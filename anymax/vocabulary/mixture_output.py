@@ -6,9 +6,9 @@ A single softmax over d-dimensional vectors gives log-probabilities of rank d + 
 import torch
 from torch import Tensor, nn
 
+from anymax.checks import check_counts, check_shares
 from anymax.losses import linear_mixture_loss
-from anymax.mappings.arguments import check_positive
-from anymax.vocabulary.output import TableOutput, check_share, refuse_label_smoothing, widened
+from anymax.vocabulary.output import TableOutput, refuse_label_smoothing, widened
 
 
 class MixtureOutput(TableOutput):
@@ -20,18 +20,18 @@ class MixtureOutput(TableOutput):
     Its log-probabilities are exact: nothing is added to a probability before the logarithm.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
-        num_experts: how many softmaxes are mixed.
-        dim: how wide the table and each latent are; by default as wide as the model.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
+        num_experts: number of softmaxes that are mixed.
+        dim: width of the table and of each latent; by default that of the model.
         bias: whether every word has a number added to its score, the same for all experts.
         latent_dropout: applied to the latents of all experts side by side, num_experts * dim wide: a rate, or a Module
             such as a dropout whose mask is the same for all positions of a sequence.
         transform: a Module that maps every score by an increasing function before each softmax, such as
             `anymax.PLIF()`.
-        label_smoothing: must stay 0; here so that a setting meant for another layer is told, not ignored.
+        label_smoothing: must be 0; an argument so that a setting meant for another layer is refused, not ignored.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Yang et al. 2018.
     """
@@ -51,7 +51,7 @@ class MixtureOutput(TableOutput):
         memory_budget: int | None = None,
     ) -> None:
         refuse_label_smoothing("MixtureOutput", label_smoothing)
-        check_positive(num_experts=num_experts)
+        check_counts(num_experts=num_experts)
         super().__init__(
             vocabulary_size,
             model_dim,
@@ -65,7 +65,7 @@ class MixtureOutput(TableOutput):
         self.prior = nn.Linear(model_dim, num_experts, bias=False)
         self.latent = nn.Linear(model_dim, num_experts * self.dim)
         if not isinstance(latent_dropout, nn.Module):
-            check_share("latent_dropout", latent_dropout)
+            check_shares(latent_dropout=latent_dropout)
             latent_dropout = nn.Dropout(latent_dropout)
         self.latent_dropout = latent_dropout
         self.transform = transform

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.losses.blocks import MOST_BUDGET
-from anymax.mappings.arguments import check_device, check_positive, check_values, computed_in
+from anymax.mappings.arguments import check_device, check_values, computed_in
 
-# Scores, log-probabilities, and what choosing among them makes: so many matrices of the size of a block are alive at
-# once.
+# Matrices of the size of a block that are alive at once: scores, log-probabilities, and two for sampling or top-k.
 COPIES = 4
 
 
@@ -36,10 +36,10 @@ class OutputLayer(nn.Module, ABC):
     chose. Losses and log-probabilities are float32, or float64 where the parameters are.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
     """
 
     # Whether the loss is the negative log-probability of the target.
@@ -49,9 +49,9 @@ class OutputLayer(nn.Module, ABC):
 
     def __init__(self, vocabulary_size: int, model_dim: int, *, ignore_index: int, memory_budget: int | None) -> None:
         super().__init__()
-        check_positive(vocabulary_size=vocabulary_size, model_dim=model_dim)
+        check_counts(vocabulary_size=vocabulary_size, model_dim=model_dim)
         if memory_budget is not None:
-            check_positive(memory_budget=memory_budget)
+            check_counts(memory_budget=memory_budget)
         self.vocabulary_size = vocabulary_size
         self.model_dim = model_dim
         self.ignore_index = ignore_index
@@ -79,7 +79,7 @@ class OutputLayer(nn.Module, ABC):
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int) -> TopK:
         """The k likeliest words of every token. Carries no gradient."""
-        check_positive(k=k)
+        check_counts(k=k)
         if k > self.vocabulary_size:
             raise ValueError(f"k must be at most the vocabulary size, {self.vocabulary_size}, got {k}")
         best = [self._topk_rows(hidden_BD, k) for hidden_BD in self._row_blocks(hidden)]
@@ -120,8 +120,8 @@ class OutputLayer(nn.Module, ABC):
 
     def _check_hidden(self, hidden: Tensor) -> None:
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point():
-            came = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
-            raise TypeError(f"hidden must be a floating-point tensor, got {came}; ids go through an input layer first")
+            got = hidden.dtype if isinstance(hidden, Tensor) else type(hidden).__name__
+            raise TypeError(f"hidden must be a floating-point tensor, got {got}; ids go through an input layer first")
         if hidden.dim() == 0 or hidden.shape[-1] != self.model_dim:
             raise ValueError(
                 f"hidden must be {self.model_dim} wide in its last dimension, the model_dim of this layer, "
@@ -130,8 +130,8 @@ class OutputLayer(nn.Module, ABC):
 
     def _check_target(self, hidden: Tensor, target: Tensor) -> None:
         if not isinstance(target, Tensor) or target.dtype not in (torch.int64, torch.int32):
-            came = target.dtype if isinstance(target, Tensor) else type(target).__name__
-            raise TypeError(f"target must be a tensor of words, int64 or int32, got {came}; convert with .long()")
+            got = target.dtype if isinstance(target, Tensor) else type(target).__name__
+            raise TypeError(f"target must be a tensor of words, int64 or int32, got {got}; convert with .long()")
         check_device("target", target, hidden)
         if target.shape != hidden.shape[:-1]:
             raise ValueError(
@@ -142,11 +142,6 @@ class OutputLayer(nn.Module, ABC):
         check_values(
             "target", rule, target, lambda t: ((t >= 0) & (t < self.vocabulary_size)) | (t == self.ignore_index)
         )
-
-
-def check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
 
 
 def refuse_label_smoothing(layer: str, label_smoothing: float) -> None:
@@ -185,7 +180,7 @@ class TableOutput(OutputLayer):
     """An output layer that scores every word by one vector of a table.
 
     Args:
-        dim: how wide the table is; by default as wide as the model.
+        dim: width of the table; by default model_dim.
         bias: whether every word has a number added to its score.
         projected: whether a projection stands between the model and a table of another width.
     """
@@ -203,7 +198,7 @@ class TableOutput(OutputLayer):
     ) -> None:
         super().__init__(vocabulary_size, model_dim, ignore_index=ignore_index, memory_budget=memory_budget)
         dim = model_dim if dim is None else dim
-        check_positive(dim=dim)
+        check_counts(dim=dim)
         self.dim = dim
         self.table = nn.Parameter(torch.empty(vocabulary_size, dim))
         needs_projection = projected and dim != model_dim

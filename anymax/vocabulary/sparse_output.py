@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from anymax.checks import check_shares
 from anymax.losses import linear_entmax_loss
 from anymax.mappings.entmax import Entmax, LearnedEntmax, check_alpha_of_loss
-from anymax.vocabulary.output import TableOutput, check_share
+from anymax.vocabulary.output import TableOutput
 
 
 class SparseOutput(TableOutput):
@@ -20,15 +21,15 @@ class SparseOutput(TableOutput):
     `log_prob` and `log_probs` give -inf there.
 
     Args:
-        vocabulary_size: how many words.
-        model_dim: how many numbers a hidden vector has.
+        vocabulary_size: number of words.
+        model_dim: size of a hidden vector.
         alpha: above 0; 1 is softmax, 2 is sparsemax. If it is learned, where it starts, strictly between 1 and 2.
         learn_alpha: whether alpha is learned, as 1 + sigmoid(a), so that it stays between 1 and 2.
-        dim: how wide the table is, if not as wide as the model; a projection then stands before it.
+        dim: width of the table, with a projection before it where it differs from model_dim.
         bias: whether every word has a number added to its score.
-        label_smoothing: how much of the target the loss spreads evenly over all words.
+        label_smoothing: share of the target that is spread evenly over all words.
         ignore_index: the target of tokens that do not count.
-        memory_budget: how many bytes of scores may be alive at once; by default what `linear_cross_entropy` says.
+        memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Peters et al. 2019.
     """
@@ -51,7 +52,7 @@ class SparseOutput(TableOutput):
         super().__init__(
             vocabulary_size, model_dim, dim=dim, bias=bias, ignore_index=ignore_index, memory_budget=memory_budget
         )
-        check_share("label_smoothing", label_smoothing)
+        check_shares(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
         if learn_alpha and not 1 < alpha < 2:
             raise ValueError(

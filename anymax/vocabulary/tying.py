@@ -28,7 +28,7 @@ def tie_(
     Baevski and Auli 2019.
     """
     if not (tables or projections or head):
-        raise ValueError("tie_ must be told what to share, got tables, projections and head all False")
+        raise ValueError("tie_ needs something to share, got tables, projections and head all False")
     if isinstance(input, AdaptiveInput) and isinstance(output, AdaptiveOutput):
         pairs = list(_adaptive_pairs(input, output, tables, projections, head))
     elif isinstance(input, FixedInput) and isinstance(output, TableOutput):

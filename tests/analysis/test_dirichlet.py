@@ -25,7 +25,7 @@ from anymax.analysis.dirichlet.study import (
 )
 from anymax.data.dirichlet import draw_log_targets
 from anymax.models.free_contexts import circle
-from anymax.training import AdamConfig, Cosine, Dirichlet, RunConfig
+from anymax.training import AdamConfig, Cosine, DirichletConfig, RunConfig
 from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY
 from anymax.vocabulary import FullOutputConfig, SparseOutputConfig
 
@@ -33,7 +33,7 @@ STEPS = 3
 
 
 def recipe(output: FullOutputConfig | SparseOutputConfig) -> RunConfig:
-    return RunConfig(Dirichlet(12, 8, 2, 0.1, output), AdamConfig(0.1), Cosine(), steps=STEPS)
+    return RunConfig(DirichletConfig(12, 8, 2, 0.1, output), AdamConfig(0.1), Cosine(), steps=STEPS)
 
 
 RECIPES = {"linear": recipe(FullOutputConfig()), "sparse": recipe(SparseOutputConfig())}

@@ -298,7 +298,7 @@ def test_errors_say_what_to_do() -> None:
         MultiHeadAttention(12, 5)
     with pytest.raises(ValueError, match=r"must be even for rotary positions.* 12 / 4"):
         MultiHeadAttention(12, 4, rotary=True)
-    with pytest.raises(ValueError, match="dropout must lie between 0 and 1, got 2"):
+    with pytest.raises(ValueError, match="dropout must be between 0 and 1, got 2"):
         MultiHeadAttention(12, 4, dropout=2)
     with pytest.raises(TypeError, match=r"mapping must be a Module or a function.* got float"):
         MultiHeadAttention(12, 4, mapping=1.5)

@@ -25,6 +25,7 @@ from anymax.models.lstm.config import DROPOUTS
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AveragedSGDConfig, SGDConfig
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 from anymax.vocabulary import FullOutputConfig, MixtureOutputConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,7 +59,7 @@ def batches(number: int = 3, *, rows: int = 4, block: int = 8) -> list[tuple[Ten
 
 def unregularized(config: RunConfig) -> RunConfig:
     """The same recipe with every rate, penalty and decay at zero."""
-    task = config.language_modeling()
+    task = LanguageModelingConfig.of(config.task)
     body = replace(task.model.body, **dict.fromkeys(DROPOUTS, 0.0), activation=0.0, temporal_activation=0.0)
     output = task.model.output
     if isinstance(output, MixtureOutputConfig):
@@ -320,7 +321,7 @@ def test_settings_that_cannot_be_measured_are_refused(options: dict[str, int], m
 
 
 def with_layers(output: FullOutputConfig, *, tie: bool) -> AWDLSTM:
-    task = NETWORK.language_modeling()
+    task = LanguageModelingConfig.of(NETWORK.task)
     model = replace(task.model, output=output, tie=task.model.tie if tie else None)
     return recurrent.build(replace(NETWORK, task=replace(task, model=model)), WORDS)
 
@@ -347,7 +348,7 @@ def test_a_loss_that_is_not_finite_is_told():
 
 
 def test_another_network_is_refused():
-    task = NETWORK.language_modeling()
+    task = LanguageModelingConfig.of(NETWORK.task)
     model = replace(task.model, body=LSTMConfig(16, hidden_dim=16, num_layers=1))
     with pytest.raises(ValueError, match="AWD-LSTM, got one of LSTMLM"):
         recurrent.build(replace(NETWORK, task=replace(task, model=model)), WORDS)

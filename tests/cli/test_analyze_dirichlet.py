@@ -39,8 +39,8 @@ def test_a_recipe_is_trained_with_its_own_settings_and_measured(capsys: pytest.C
     ("command", "message"),
     [
         (["evaluate", "RUN", "--context", "4"], "Unrecognized options"),
-        (["generate", "RUN", "The"], "task must be LanguageModeling here, got Dirichlet"),
-        (["analyze", "bottleneck", "RUN"], "task must be LanguageModeling here, got Dirichlet"),
+        (["generate", "RUN", "The"], "DirichletConfig generates no text"),
+        (["analyze", "bottleneck", "RUN"], "task must be LanguageModelingConfig here, got DirichletConfig"),
         (["analyze", "dirichlet", "--outputs", "linar"], "outputs must be among linear, scaled, sigsoftmax, "),
     ],
 )

@@ -68,7 +68,9 @@ def test_evaluate_measures_as_it_is_told_and_writes_it_down(run: Path, capsys: p
     file = run / "evaluations" / "valid-block-12-context-7-first-window-stride.json"
     measured = json.loads(file.read_text())["perplexity"]
     assert measured["first_window"] == "stride" and measured["num_tokens"] == written["perplexity"]["num_tokens"]
-    assert "context must lie from 0 to 11" in complaint(capsys, "evaluate", "run", "--context", "12", "--block", "12")
+    assert "context must be between 0 and 11" in complaint(
+        capsys, "evaluate", "run", "--context", "12", "--block", "12"
+    )
 
 
 def test_the_seed_decides_what_is_written(run: Path, capsys: pytest.CaptureFixture[str]):

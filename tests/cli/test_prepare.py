@@ -62,7 +62,7 @@ def test_a_named_corpus_is_encoded_and_shown(root: Path, cache: Path, capsys: py
 def test_a_second_time_all_is_found(root: Path, capsys: pytest.CaptureFixture[str]):
     run("ptb", "--root", root, "--bpe", "30")
     first = capsys.readouterr()
-    assert "learning 30 pieces from 6 words of ptb" in first.err and "pieces of 6 words" in first.out
+    assert "learning 30 subwords from 6 words of ptb" in first.err and "pieces of 6 words" in first.out
     run("ptb", "--root", root, "--bpe", "30")
     again = capsys.readouterr()
     assert again.err == "" and rows(again.out).keys() == rows(first.out).keys()

@@ -190,11 +190,11 @@ def test_a_run_can_be_taken_back_to_an_earlier_checkpoint(run: Path, capsys: pyt
 def test_wrong_uses_of_runs_and_files_are_told_in_words(run: Path, capsys: pytest.CaptureFixture[str]):
     text = own_text()
     Path("other").mkdir()
-    Path("other/config.json").write_text('{"format": 1, "steps": 3, "mine": 1}')
+    Path("other/config.json").write_text('{"format": 2, "steps": 3, "mine": 1}')
     assert code_of("train", "dirichlet.linear", "--toy", "--folder", "another task") == 0
     mistakes = {
         f"train --toy --folder {text}": f"folder must be new or empty, but {text} is a file",
-        "train --toy --start 'another task' --folder new": "start must be a run of the same task, LanguageModeling",
+        "train --toy --start 'another task' --folder new": "start must be a run of the same task, Lang",
         f"prepare {text} --encoding greek9": "must be one that Python knows, such as utf-8 or latin-1, got 'greek9'",
         "resume run --steps 3": "steps must be at least the 6 that were taken, got 3",
         "resume other": "other/config.json must be the config of a run, but RunConfig has no field 'mine'",

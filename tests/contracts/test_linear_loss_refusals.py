@@ -36,7 +36,7 @@ def test_wrong_options_are_refused(member: Member) -> None:
         member.fused(tensors, target, reduction="average")
     if member.has_smoothing:
         for smoothing in (-0.1, 1.5, torch.nan):
-            with pytest.raises(ValueError, match=f"label_smoothing must lie between 0 and 1, got {smoothing}"):
+            with pytest.raises(ValueError, match=f"label_smoothing must be between 0 and 1, got {smoothing}"):
                 member.fused(tensors, target, label_smoothing=smoothing)
     least = member.budget(1, torch.float64)
     for budget in (least - 1, 0, -5):

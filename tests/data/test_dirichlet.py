@@ -44,5 +44,5 @@ def test_the_seed_alone_decides_the_draw():
 
 @pytest.mark.parametrize("concentration", [0.0, -1.0, 1e-9, math.inf, math.nan])
 def test_a_concentration_that_cannot_be_drawn_from_is_refused(concentration: float):
-    with pytest.raises(ValueError, match="concentration must lie from 1e-06 to 1e\\+06"):
+    with pytest.raises(ValueError, match="concentration must be between 1e-06 and 1e\\+06"):
         draw_log_targets(4, 6, concentration, seed=1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import ChoiceCounter, measure_choices, perplexity
+from anymax.evaluation import ChoiceCounter, Windows, measure_choices, perplexity
 from anymax.models import LSTMLM, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import FixedInput, FullOutput, OutputLayer, SparseOutput
 
@@ -59,10 +59,9 @@ def test_smoothed_probabilities_sum_to_one() -> None:
 
 def test_a_small_epsilon_gives_the_perplexity_of_a_likelihood() -> None:
     built, tokens = model(FullOutput(V, 8)), text()
-    by_stride: dict[str, Any] = {"block": 7, "context": 2, "first_window": "stride"}
-    for reading in ({"block": 7, "context": 2}, by_stride):
-        found = measure_choices(built, tokens, eos=EOS, **reading, epsilon=1e-12)
-        measured = perplexity(built, tokens, eos=EOS, **reading)
+    for windows in (Windows(7, context=2), Windows(7, context=2, first="stride")):
+        found = measure_choices(built, tokens, windows, eos=EOS, epsilon=1e-12)
+        measured = perplexity(built, tokens, windows, eos=EOS)
         assert found.epsilon_perplexity == pytest.approx(measured.perplexity, rel=1e-5)
     assert (found.zero_targets, found.support, found.ties, found.num_tokens) == (0, V, 0, 37)
     assert 0 < found.entropy < math.log(V)
@@ -73,7 +72,7 @@ def test_a_sparse_output_is_measured_over_its_support() -> None:
     with torch.no_grad():
         output.table.mul_(4)
     built, tokens = model(output).eval(), text()
-    found = measure_choices(built, tokens, eos=EOS, block=len(tokens))
+    found = measure_choices(built, tokens, Windows(len(tokens)), eos=EOS)
     with torch.no_grad():
         probs = output.log_probs(built.hidden(torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]))[0].exp()
     assert found.support == pytest.approx((probs > 0).sum().item() / 37) and found.support < V
@@ -84,7 +83,7 @@ def test_a_sparse_output_is_measured_over_its_support() -> None:
 
 def test_a_model_that_carries_a_state_is_measured_whatever_the_block() -> None:
     built, tokens = LSTMLM(FixedInput(V, 6), FullOutput(V, 8), LSTMConfig(6, 8, 1)), text()
-    found = [measure_choices(built, tokens, eos=EOS, block=block).metrics() for block in (5, 37)]
+    found = [measure_choices(built, tokens, Windows(block), eos=EOS).metrics() for block in (5, 37)]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 

@@ -1,6 +1,7 @@
-"""Losses by training frequency: bins by hand, words of pieces, any order of stretches, tables and a picture."""
+"""Losses by training frequency: bins by hand, words of subwords, any order of stretches, tables and a picture."""
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation import FrequencyTable, LossByFrequency, Scored
 from anymax.evaluation.frequency import CHUNK, WordNumbers, figure, tables
 
@@ -67,32 +69,36 @@ def test_shares_of_ranks_add_up() -> None:
     halves = [LossByFrequency(WORDS, COUNTS, eos=EOS) for _ in range(2)]
     for half, stretch in zip(halves, scored(WORDS, LOSSES, 4), strict=True):
         half.add(stretch)
-    sums: list[Tensor] = []
-    for half in halves:
-        half.table(lambda own: sums.append(own) or own)
-    assert halves[0].table(lambda own: sums[0] + sums[1]) == table()
+    sums: list[list[float]] = []
+
+    class Halves(Ranks):
+        def sum(self, values: Sequence[float]) -> list[float]:
+            sums.append(list(values))
+            return [sum(each) for each in zip(*sums, strict=True)]
+
+    assert [half.table(Halves(rank, 2)) for rank, half in enumerate(halves)][1] == table()
 
 
-# The same eight words as pieces: ids from 10 on go on, those below 10 end a word.
-PIECES = torch.tensor([10, 11, 1, 4, 12, 2, EOS, 13, 10, 3, 1, EOS, 14, 5], dtype=torch.uint16)
-PIECE_LOSSES = torch.tensor([4.0, 2, 2, 1, 3, 1, 2, 8, 4, 4, 32, 64, 0.25, 0.25])
+# The same eight words as subwords: ids from 10 on continue a word, those below 10 end a word.
+SUBWORDS = torch.tensor([10, 11, 1, 4, 12, 2, EOS, 13, 10, 3, 1, EOS, 14, 5], dtype=torch.uint16)
+SUBWORD_LOSSES = torch.tensor([4.0, 2, 2, 1, 3, 1, 2, 8, 4, 4, 32, 64, 0.25, 0.25])
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (2, 9), (5, 8, 13), tuple(range(1, 14))], ids=str)
-def test_the_loss_of_a_word_is_the_sum_over_its_pieces_wherever_stretches_are_cut(cuts: tuple[int, ...]) -> None:
-    by_frequency = LossByFrequency(WORDS, COUNTS, eos=EOS, pieces=PIECES, ends_word=torch.arange(15) < 10)
-    for stretch in scored(PIECES, PIECE_LOSSES, *cuts):
+def test_the_loss_of_a_word_is_the_sum_over_its_subwords_wherever_stretches_are_cut(cuts: tuple[int, ...]) -> None:
+    by_frequency = LossByFrequency(WORDS, COUNTS, eos=EOS, subwords=SUBWORDS, ends_word=torch.arange(15) < 10)
+    for stretch in scored(SUBWORDS, SUBWORD_LOSSES, *cuts):
         by_frequency.add(stretch)
     assert by_frequency.table() == table()
 
 
 def test_words_are_numbered_wherever_one_looks() -> None:
     length = 2 * CHUNK + 500
-    pieces = torch.randint(0, 4, (length,), dtype=torch.int32)
+    subwords = torch.randint(0, 4, (length,), dtype=torch.int32)
     ends_word = torch.tensor([True, False, True, False])
-    numbers = WordNumbers(pieces, ends_word)
+    numbers = WordNumbers(subwords, ends_word)
     expected, number = [], 0
-    for ends in ends_word[pieces.long()].tolist():
+    for ends in ends_word[subwords.long()].tolist():
         expected.append(number)
         number += ends
     assert len(numbers) == number
@@ -108,10 +114,10 @@ def test_own_edges_make_own_bins() -> None:
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(ValueError, match="pieces and ends_word must be given together"):
-        LossByFrequency(WORDS, COUNTS, eos=EOS, pieces=PIECES)
-    with pytest.raises(ValueError, match=r"words must be those that the pieces make, 8, got 7; encode the same text"):
-        LossByFrequency(WORDS[1:], COUNTS, eos=EOS, pieces=PIECES, ends_word=torch.arange(15) < 10)
+    with pytest.raises(ValueError, match="subwords and ends_word must be given together"):
+        LossByFrequency(WORDS, COUNTS, eos=EOS, subwords=SUBWORDS)
+    with pytest.raises(ValueError, match=r"words must be those that the subwords make, 8, got 7; encode the same text"):
+        LossByFrequency(WORDS[1:], COUNTS, eos=EOS, subwords=SUBWORDS, ends_word=torch.arange(15) < 10)
     with pytest.raises(ValueError, match=r"edges must rise, got \(10, 5\)"):
         LossByFrequency(WORDS, COUNTS, eos=EOS, edges=(10, 5))
 

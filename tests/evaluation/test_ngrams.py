@@ -88,9 +88,9 @@ def test_perplexity_reads_the_word_before_across_chunks(monkeypatch: pytest.Monk
     test = text(40, dtype=torch.uint16)
     losses = [-math.log(bigram_by_hand(model, train, *pair)) for pair in pairwise([EOS, *test.tolist()])]
     monkeypatch.setattr(pair_counts, "CHUNK", chunk)
-    result = model.perplexity(test, unit="piece")
+    result = model.perplexity(test, unit="subword")
     assert result.loss == pytest.approx(sum(losses) / 40)
-    assert (result.unit, result.num_tokens, result.block) == ("piece", 40, 1)
+    assert (result.unit, result.num_tokens, result.block) == ("subword", 40, 1)
     assert torch.cat([s.losses for s in model.token_losses(test)]).tolist() == pytest.approx(losses)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import effective_rank, log_prob_rank, matrix_rank, singular_values
+from anymax.evaluation import Windows, effective_rank, log_prob_rank, matrix_rank, singular_values
 from anymax.models import LSTMLM, LSTMConfig
 from anymax.transforms import PLIF, Sig
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, OutputLayer, SparseOutput
@@ -143,7 +143,7 @@ def test_minus_infinity_is_refused_or_raised_to_a_number_by_name() -> None:
         ([torch.zeros(3, 5)], {}, "matrices of 4 floating-point columns"),
         ([torch.zeros(3, 4)], {"tolerance": "small"}, "tolerance must be a number or one of"),
         ([torch.zeros(3, 4)], {"tolerance": -1.0}, "tolerance must be a finite number"),
-        ([torch.zeros(3, 4)], {"shares": [0.0]}, "share must lie between 0 and 1, got 0.0"),
+        ([torch.zeros(3, 4)], {"shares": [0.0]}, "share must be between 0 and 1, got 0.0"),
         ([torch.zeros(3, 4)], {"method": "qr"}, r"method must be one of \('svd', 'gram'\) or None, got 'qr'"),
     ],
 )
@@ -155,12 +155,12 @@ def test_a_rank_that_would_be_wrong_is_refused(chunks: list[Tensor], options: di
 def test_a_model_is_measured_at_every_token_of_a_text() -> None:
     model = LSTMLM(FixedInput(30, 6), FullOutput(30, 8), LSTMConfig(6, 8, 1))
     tokens = torch.randint(30, (90,))
-    whole = log_prob_rank(model, tokens, eos=0, block=7)
+    whole = log_prob_rank(model, tokens, Windows(7), eos=0)
     assert (whole.num_contexts, whole.num_words, whole.rank) == (90, 30, 9)
-    part = log_prob_rank(model, tokens, eos=0, block=7, words=5)
+    part = log_prob_rank(model, tokens, Windows(7), eos=0, words=5)
     assert (part.num_words, part.rank) == (5, 5)
     with pytest.raises(ValueError, match="words must be at most the vocabulary size, 30, got 31"):
-        log_prob_rank(model, tokens, eos=0, block=7, words=31)
+        log_prob_rank(model, tokens, Windows(7), eos=0, words=31)
 
 
 def test_a_rank_says_what_it_depends_on() -> None:

@@ -228,7 +228,7 @@ def test_wrong_options_are_refused() -> None:
     scores, target = torch.randn(2, 5), torch.zeros(2, dtype=torch.long)
     with pytest.raises(ValueError, match="reduction must be one of mean, sum, none"):
         anymax.entmax_loss(scores, target, reduction="average")
-    with pytest.raises(ValueError, match="label_smoothing must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="label_smoothing must be between 0 and 1"):
         anymax.entmax_loss(scores, target, label_smoothing=1.5)
     with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
         anymax.entmax_loss(scores, target, -0.5)

@@ -43,9 +43,9 @@ def test_the_certificate_follows_dim() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 6])
 def test_a_k_outside_its_range_is_refused(k: int) -> None:
-    with pytest.raises(ValueError, match="k must lie between 1 and the 5 entries"):
+    with pytest.raises(ValueError, match="k must be between 1 and the 5 entries"):
         anymax.topk_sparsemax(torch.randn(3, 5), k)
-    with pytest.raises(ValueError, match="k must lie between 1 and the 5 entries"):
+    with pytest.raises(ValueError, match="k must be between 1 and the 5 entries"):
         anymax.topk_sparsemax_is_exact(torch.rand(3, 5), k)
 
 

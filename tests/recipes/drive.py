@@ -21,13 +21,13 @@ from unittest.mock import patch
 
 import torch
 
-from anymax.cli.generate import continued
 from anymax.data import prepare
 from anymax.recipes import find
-from anymax.training import LanguageModeling, RunConfig, Task, open_run, resume, train
+from anymax.training import LanguageModelingConfig, RunConfig, Task, open_run, resume, train
 from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.reporting import EvaluationRecord, Silent
-from anymax.training.run_folder.folder import CHECKPOINTS
+from anymax.training.run_folder.folder import CHECKPOINTS, read_config
+from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.report import evaluate_task
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.differences import differences
@@ -79,7 +79,7 @@ class Moments(Silent):
 def drive(name: str, folder: Path) -> Iterator[str]:
     """What is wrong with a recipe, a line each."""
     config = find(name)().toy()
-    if isinstance(config.task, LanguageModeling):
+    if isinstance(config.task, LanguageModelingConfig):
         # So that every training finds the same work to do.
         prepare(config.task.data)
     whole, killed = folder / "whole", folder / "killed"
@@ -134,7 +134,7 @@ def wrong_in_language(run: Path, task: LanguageModelingTask) -> Iterator[str]:
     there = len(task.prepared.split("test"))
     if not math.isfinite(measured.loss) or measured.num_tokens != there:
         yield f"the test loss is {measured.loss} over {measured.num_tokens} of {there} tokens"
-    text = continued(run, "The", num_tokens=NUM_TOKENS)[0]
+    text = read_config(run).task.continue_text(run, "The", Sampling(NUM_TOKENS))[0]
     if not text.startswith("The") or len(text) < len("The") + NUM_TOKENS // 2:
         yield f"it continues 'The' as {text!r}"
 

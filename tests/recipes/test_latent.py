@@ -25,9 +25,9 @@ from anymax.latent import (
 )
 from anymax.recipes import choices, find, names
 from anymax.training import AdamConfig, Constant, Ranks, as_plain, run_config, train
-from anymax.training.tasks.bit_vectors.config import BitVectors
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
+from anymax.training.tasks.signalling.config import SignallingConfig
 from tests.each import each
 
 RECIPES = [name for name in names() if name.startswith("latent.")]
@@ -46,14 +46,14 @@ def test_every_task_has_a_published_and_a_quick_form_with_the_same_choices():
 
 
 RECIPE_TASKS = {
-    "ssvae": (SemiSupervised, 8),
-    "ssvae_quick": (SemiSupervised, 8),
-    "signalling": (Signalling, 9),
-    "signalling_features": (Signalling, 9),
-    "signalling_quick": (Signalling, 9),
-    "bits": (BitVectors, 8),
-    "bits_128": (BitVectors, 8),
-    "bits_quick": (BitVectors, 8),
+    "ssvae": (SemiSupervisedConfig, 8),
+    "ssvae_quick": (SemiSupervisedConfig, 8),
+    "signalling": (SignallingConfig, 9),
+    "signalling_features": (SignallingConfig, 9),
+    "signalling_quick": (SignallingConfig, 9),
+    "bits": (BitVectorsConfig, 8),
+    "bits_128": (BitVectorsConfig, 8),
+    "bits_quick": (BitVectorsConfig, 8),
 }
 
 

@@ -13,7 +13,7 @@ from anymax.data import Lexicon
 from anymax.models import build_language_model, learned_alphas
 from anymax.plain import as_plain
 from anymax.recipes import find, names, sotu
-from anymax.training.config import LanguageModeling, RunConfig, run_config
+from anymax.training.config import LanguageModelingConfig, RunConfig, run_config
 from anymax.training.optim.optimizers import AdamConfig
 from anymax.vocabulary import FullOutputConfig
 from tests.each import each
@@ -40,7 +40,7 @@ def test_a_recipe_comes_back_from_its_file(name: str) -> None:
     assert run_config(json.loads(json.dumps(as_plain(run.toy())))) == run.toy()
 
 
-LANGUAGE_MODELS = [name for name in names() if isinstance(find(name)().task, LanguageModeling)]
+LANGUAGE_MODELS = [name for name in names() if isinstance(find(name)().task, LanguageModelingConfig)]
 # What differs in training alone has the same toy.
 TOYS = list({repr(find(name)().toy().task.model): name for name in reversed(LANGUAGE_MODELS)}.values())
 

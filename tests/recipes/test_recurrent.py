@@ -7,7 +7,7 @@ from anymax.models import AWDLSTMConfig, build_language_model
 from anymax.recipes import find, names
 from anymax.training.optim.optimizers import AdamConfig, AveragedSGDConfig, SGDConfig
 from anymax.training.optim.schedules import NonMonotone
-from anymax.training.tasks.language_modeling.config import Contiguous
+from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModelingConfig
 from tests.each import each
 from tests.lexicons import Made
 
@@ -33,7 +33,7 @@ def test_every_recipe_of_these_papers_is_here() -> None:
 
 @each("name", SIZES)
 def test_models_have_the_published_number_of_parameters(name: str) -> None:
-    task = find(name)().language_modeling()
+    task = LanguageModelingConfig.of(find(name)().task)
     with torch.device("meta"):
         model = build_language_model(task.model, Made(WORDS[task.data.corpus]))
     assert sum(parameter.numel() for parameter in model.parameters()) == SIZES[name]
@@ -53,7 +53,7 @@ def test_training_has_the_published_flags(
     name: str, batch_size: int, epochs: int, lr: float, rates: tuple[float, ...], longest: int | None
 ) -> None:
     config = find(name)()
-    task, optimizer = config.language_modeling(), config.optimizer
+    task, optimizer = LanguageModelingConfig.of(config.task), config.optimizer
     body, batching = task.model.body, task.batching
     assert (
         isinstance(body, AWDLSTMConfig)

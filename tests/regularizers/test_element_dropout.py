@@ -181,7 +181,7 @@ def test_gradients_of_samples_follow_their_own_masks() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_chance(rate: float) -> None:
-    with pytest.raises(ValueError, match="rate must lie between 0 and 1, got"):
+    with pytest.raises(ValueError, match="rate must be between 0 and 1, got"):
         element_dropout(torch.ones(2), rate, training=False)
 
 

@@ -53,5 +53,5 @@ def test_the_type_stays(dtype: torch.dtype) -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match=r"dim must be one of the 2 dimensions of vectors, of shape \(2, 3\), got 2"):
         VariationalDropout(0.5, dim=2)(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="rate must lie between 0 and 1, got 2"):
+    with pytest.raises(ValueError, match="rate must be between 0 and 1, got 2"):
         VariationalDropout(2, dim=0)

@@ -49,5 +49,5 @@ def test_a_rate_of_one_drops_all() -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_chance(rate: float) -> None:
-    with pytest.raises(ValueError, match="rate must lie between 0 and 1, got"):
+    with pytest.raises(ValueError, match="rate must be between 0 and 1, got"):
         weight_drop(torch.ones(2), rate, training=False)

@@ -55,5 +55,5 @@ def test_the_table_behind_the_vectors_is_left_alone() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"vectors must have the shape of ids and one more.* got \(4, 2\) .* \(3,\)"):
         word_dropout(torch.ones(4, 2), torch.arange(3), 5, 0.5, training=True)
-    with pytest.raises(ValueError, match="rate must lie between 0 and 1, got -1"):
+    with pytest.raises(ValueError, match="rate must be between 0 and 1, got -1"):
         word_dropout(torch.ones(3, 2), torch.arange(3), 5, -1, training=True)

@@ -93,5 +93,5 @@ def test_wrong_transitions_and_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match=r"lengths must have the batch shape of the scores \(2,\)"):
         sparsemap(scores, Sequence(TRANSITIONS, torch.tensor([1, 2, 3])))
     for length in (0, 5):
-        with pytest.raises(ValueError, match=f"lengths must lie between 1 and the 4 positions, got {length}"):
+        with pytest.raises(ValueError, match=f"lengths must be between 1 and the 4 positions, got {length}"):
             sparsemap(scores, Sequence(TRANSITIONS, torch.tensor([4, length])))

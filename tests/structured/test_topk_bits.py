@@ -65,7 +65,7 @@ def test_minus_infinity_keeps_a_bit_off_while_it_can_and_nan_is_not_silent() -> 
 
 def test_a_k_that_does_not_fit_is_refused() -> None:
     for k in (0, 9):
-        with pytest.raises(ValueError, match="k must lie between 1 and the 8 vectors of 3 bits"):
+        with pytest.raises(ValueError, match="k must be between 1 and the 8 vectors of 3 bits"):
             topk_bits(torch.randn(2, 3), k)
     with pytest.raises(TypeError, match="k must be an integer"):
         topk_bits(torch.randn(2, 3), 2.0)  # type: ignore[arg-type]

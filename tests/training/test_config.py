@@ -92,9 +92,9 @@ def test_defaults_stand_for_what_is_left_out_and_numbers_may_be_whole():
             {"trunk": {"kind": "Leaf", "size": 1, "sise": 2}},
             "has no field 'sise'; its fields are size, share",
         ),
-        ({"trunk": {"kind": "Leaf", "size": "1"}}, "trunk.size must be a whole number, got '1'"),
-        ({"trunk": {"kind": "Leaf", "size": True}}, "trunk.size must be a whole number, got True"),
-        ({"trunk": {"kind": "Leaf", "size": 1.5}}, "trunk.size must be a whole number, got 1.5"),
+        ({"trunk": {"kind": "Leaf", "size": "1"}}, "trunk.size must be an integer, got '1'"),
+        ({"trunk": {"kind": "Leaf", "size": True}}, "trunk.size must be an integer, got True"),
+        ({"trunk": {"kind": "Leaf", "size": 1.5}}, "trunk.size must be an integer, got 1.5"),
         ({"trunk": {"kind": "Twig", "leaves": [{"size": 1}, 5]}}, r"trunk.leaves\[1\] must be an object"),
         (
             {"trunk": {"kind": "Twig", "leaves": [{"kind": "Twig"}]}},
@@ -104,13 +104,13 @@ def test_defaults_stand_for_what_is_left_out_and_numbers_may_be_whole():
         ({"path": 5}, "path must be a path as a string, got 5"),
         ({"pair": [1]}, "pair must have 2 entries, got 1"),
         ({"pair": 1}, "pair must be a list, got 1"),
-        ({"filters": [[1, 2], [3, "4"]]}, r"filters\[1\]\[1\] must be a whole number, got '4'"),
+        ({"filters": [[1, 2], [3, "4"]]}, r"filters\[1\]\[1\] must be an integer, got '4'"),
         ({"mood": "damp"}, "mood must be one of 'dry', 'wet', got 'damp'"),
         ({"name": 5}, "name must be a string, got 5"),
-        ({"depth": 1.5}, "depth must be one of a whole number, a string, got 1.5"),
+        ({"depth": 1.5}, "depth must be one of an integer, a string, got 1.5"),
         ({"depth": 0}, "depth must not be 0"),
         ({"flag": 1}, "flag must be true or false, got 1"),
-        ({"sizes": {"k": "v"}}, "sizes.k must be a whole number, got 'v'"),
+        ({"sizes": {"k": "v"}}, "sizes.k must be an integer, got 'v'"),
         ({"sizes": 3}, "sizes must be an object, got 3"),
         ({"extra": 1}, "Tree has no field 'extra'"),
     ],
@@ -174,7 +174,7 @@ def test_stages_and_averages_come_back_from_a_folder(tmp_path: Path, every):
     write_config(tmp_path, config)
     assert read_config(tmp_path, [Toy]) == config
     values = read_plain_config(tmp_path)
-    with pytest.raises(ValueError, match=r"evaluate_every must be one of a whole number, 'epoch', null, got 'year'"):
+    with pytest.raises(ValueError, match=r"evaluate_every must be one of an integer, 'epoch', null, got 'year'"):
         run_config({**values, "evaluate_every": "year"}, [Toy])
 
 
@@ -250,7 +250,7 @@ def test_a_toy_has_the_recipe_and_a_handful_of_steps():
 def test_configs_are_made_without_torch():
     script = (
         "import sys\n"
-        "from anymax.training import AdamWConfig, Cosine, LanguageModeling, RunConfig\n"
+        "from anymax.training import AdamWConfig, Cosine, LanguageModelingConfig, RunConfig\n"
         "from anymax.training import as_plain, from_plain, read_config\n"
         "assert 'torch' not in sys.modules, 'imported torch'\n"
     )

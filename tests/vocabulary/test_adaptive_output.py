@@ -183,9 +183,9 @@ def test_wrong_options_are_refused() -> None:
     bands = Bands(9, (3, 6), (4, 2, 1))
     with pytest.raises(ValueError, match="tail_dropout must be one rate, or one for each of the 2 tails"):
         AdaptiveOutput(bands, 4, tail_dropout=(0.1, 0.2, 0.3))
-    with pytest.raises(ValueError, match="tail_dropout must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="tail_dropout must be between 0 and 1"):
         AdaptiveOutput(bands, 4, tail_dropout=1.5)
-    with pytest.raises(ValueError, match="softmax_input_dropout must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="softmax_input_dropout must be between 0 and 1"):
         AdaptiveOutput(bands, 4, softmax_input_dropout=-0.1)
     with pytest.raises(ValueError, match="head_projection must not be False where the head is 4 wide and the model 8"):
         AdaptiveOutput(bands, 8, head_projection=False)

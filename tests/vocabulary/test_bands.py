@@ -123,7 +123,7 @@ def test_special_words_at_the_front_need_not_fall() -> None:
     assert Bands.from_sizes((2, 3), dim=4, counts=counts, num_specials=2).sizes == (2, 3)
     with pytest.raises(ValueError, match="at word 2"):
         Bands.from_sizes((2, 3), dim=4, counts=counts, num_specials=1)
-    with pytest.raises(ValueError, match="num_specials must lie from 0 to the vocabulary size 5"):
+    with pytest.raises(ValueError, match="num_specials must be between 0 and the vocabulary size 5"):
         Bands.from_sizes((2, 3), dim=4, counts=counts, num_specials=6)
 
 

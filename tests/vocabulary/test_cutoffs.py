@@ -156,7 +156,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
         Bands.optimal([3, 2, 1], 0, dim=64)
     with pytest.raises(ValueError, match="min_head must be at least 1"):
         Bands.optimal([3, 2, 1], 2, dim=64, min_head=0)
-    with pytest.raises(ValueError, match="min_head_mass must lie from 0 to 1"):
+    with pytest.raises(ValueError, match="min_head_mass must be between 0 and 1"):
         Bands.optimal([3, 2, 1], 2, dim=64, min_head_mass=1.5)
     with pytest.raises(ValueError, match="not all zero"):
         Bands.optimal([0, 0], 2, dim=64)

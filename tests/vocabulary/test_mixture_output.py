@@ -109,5 +109,5 @@ def test_label_smoothing_is_refused_with_what_to_do() -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="num_experts must be at least 1"):
         MixtureOutput(13, 6, num_experts=0)
-    with pytest.raises(ValueError, match="latent_dropout must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="latent_dropout must be between 0 and 1"):
         MixtureOutput(13, 6, num_experts=2, latent_dropout=1.5)

@@ -182,7 +182,7 @@ def test_layers_that_do_not_fit_are_refused_and_left_as_they_were() -> None:
         FixedInput(15, 9, dim=3), FullOutput(15, 8, dim=3), ValueError, "the projection must have", projections=True
     )
     refused(fixed, FullOutput(15, 8), ValueError, "head must be False for FullOutput", head=True)
-    refused(fixed, FullOutput(15, 8), ValueError, "must be told what to share", tables=False)
+    refused(fixed, FullOutput(15, 8), ValueError, "tie_ needs something to share", tables=False)
     characters = CharacterInput(["a"] * 15, 8, end_index=0, unknown_index=1, filters=((1, 4),))
     refused(characters, FullOutput(15, 8), TypeError, "got CharacterInput with FullOutput; a layer without a table")
     refused(characters, AdaptiveOutput(BANDS, 8), TypeError, "got CharacterInput with AdaptiveOutput")

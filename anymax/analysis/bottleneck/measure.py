@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anymax.analysis.bottleneck.words import lost_to_rank
+from anymax.checks import check_counts
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.evaluation import (
@@ -25,8 +26,6 @@ from anymax.evaluation import (
 )
 from anymax.evaluation.ngrams import neighbours
 from anymax.evaluation.rank.rank import ToleranceRule
-from anymax.mappings.arguments import check_positive
-from anymax.training.tasks.language_modeling.adapted import reading_of
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from anymax.vocabulary import AdaptiveOutput, FullOutput, MixtureOutput, OutputLayer
 from anymax.vocabulary.output import TableOutput
@@ -123,7 +122,7 @@ def measure_bottleneck(
         most: how many of the words that lose to name.
         tolerance, clamp, memory_limit: as in `matrix_rank`.
     """
-    check_positive(contexts=contexts, words=words, most=most)
+    check_counts(contexts=contexts, words=words, most=most)
     tokens = task.prepared.split(split).tokens()[:contexts]
     output = task.model.output
     num_words = min(words, output.vocabulary_size)
@@ -132,7 +131,8 @@ def measure_bottleneck(
         announce(f"looking at {split}: {done:,} of {total:,} contexts")
 
     watched = _Watched(num_words)
-    predicted = predictions(task.model, tokens, **reading_of(task)._asdict(), progress=progress)
+    windows = replace(task.windows(), rows=1)
+    predicted = predictions(task.model, tokens, windows, eos=task.prepared.lexicon.eos, progress=progress)
     rank = matrix_rank(
         watched.rows(predicted),
         num_contexts=len(tokens),

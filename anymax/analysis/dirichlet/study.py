@@ -1,6 +1,6 @@
 """The Dirichlet experiment over a grid: every output at every dimension and concentration, with several seeds.
 
-Every run has a folder of its own, so that a study that was stopped goes on; of a finished run its numbers are kept.
+Every run has a folder of its own, so that a study that was stopped resumes; of a finished run its numbers are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anymax.plain import as_plain
 from anymax.training import RunConfig, resume, train
 from anymax.training.run_folder.folder import CHECKPOINTS, CONFIG, SUMMARY, changes, read_plain_config, reading_results
 from anymax.training.signals import end_with_parent
-from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.training.tasks.dirichlet.config import DirichletConfig
 
 RUNS = "runs"
 NEVER = 2**31
@@ -104,7 +104,13 @@ def plan(
     return [
         Run(
             name,
-            _quiet(replace(recipe, task=replace(_task(recipe), dim=dim, concentration=concentration), seed=seed)),
+            _quiet(
+                replace(
+                    recipe,
+                    task=replace(DirichletConfig.of(recipe.task), dim=dim, concentration=concentration),
+                    seed=seed,
+                )
+            ),
             folder / RUNS / f"{name}-dim-{dim}-concentration-{concentration:g}-seed-{seed}",
         )
         for seed, concentration, dim, (name, recipe) in product(seeds, concentrations, dims, recipes.items())
@@ -112,9 +118,9 @@ def plan(
 
 
 def train_all(runs: Sequence[Run], *, jobs: int = 1, announce: Callable[[str], None]) -> None:
-    """Train what is not done yet, one after the other or so many at a time in processes of their own.
+    """Train what is not done yet, one after the other or several at a time in their own processes.
 
-    Ctrl-C has each save where it is; the same call goes on with them. A study whose settings changed is refused.
+    Ctrl-C has each save where it is; the same call resumes them. A study whose settings changed is refused.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -140,7 +146,7 @@ def train_all(runs: Sequence[Run], *, jobs: int = 1, announce: Callable[[str], N
 def read_results(runs: Iterable[Run]) -> Iterator[Result]:
     """What finished runs reached."""
     for run in runs:
-        summary, task = read_json(run.folder / SUMMARY), _task(run.config)
+        summary, task = read_json(run.folder / SUMMARY), DirichletConfig.of(run.config.task)
         with reading_results(run.folder):
             metrics, seconds = summary["metrics"], summary["training_seconds"]
         yield Result(run.output, task.dim, task.concentration, run.config.seed, metrics, seconds)
@@ -148,7 +154,9 @@ def read_results(runs: Iterable[Run]) -> Iterator[Result]:
 
 def without_training(runs: Iterable[Run]) -> Iterator[Untrained]:
     """What is reached without training, for the distributions of every concentration and seed of a study."""
-    drawn = {(task.concentration, run.config.seed): task for run in runs for task in [_task(run.config)]}
+    drawn = {
+        (task.concentration, run.config.seed): task for run in runs for task in [DirichletConfig.of(run.config.task)]
+    }
     for (concentration, seed), task in sorted(drawn.items()):
         log_targets = draw_log_targets(task.num_contexts, task.num_words, concentration, seed=seed)
         mean = (log_targets.logsumexp(0) - math.log(task.num_contexts)).expand_as(log_targets)
@@ -172,12 +180,6 @@ def _on_circle(log_targets: Tensor, radius: float) -> Tensor:
 def _quiet(config: RunConfig) -> RunConfig:
     """One thread, and nothing on the way: a checkpoint and an evaluation at the end, or where it is stopped."""
     return replace(config, threads=1, device="cpu", evaluate_every=None, checkpoint_every=NEVER, log_every=100, keep=1)
-
-
-def _task(config: RunConfig) -> Dirichlet:
-    if not isinstance(config.task, Dirichlet):
-        raise ValueError(f"recipes must be those of the Dirichlet experiment, got one of {type(config.task).__name__}")
-    return config.task
 
 
 def _check_settings(run: Run) -> None:
@@ -232,7 +234,7 @@ def _exit_after_parent() -> None:
 
 
 def _train(run: Run) -> str | None:
-    """Train or go on, and keep the numbers alone; why it ended early, if it did."""
+    """Train or resume, and keep the numbers alone; why it ended early, if it did."""
     if _leaving is not None and _leaving.is_set():
         return "signal"
     stopped = (resume(run.folder) if (run.folder / CONFIG).exists() else train(run.config, run.folder)).stopped

@@ -36,7 +36,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 2 <= self.least <= self.rounds:
-            raise ValueError(f"least must lie from 2, which quartiles need, to rounds={self.rounds}, got {self.least}")
+            raise ValueError(
+                f"least must be between 2, which quartiles need, and rounds={self.rounds}, got {self.least}"
+            )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from anymax.data import Lexicon
 from anymax.models import AWDLSTM, build_language_model
 from anymax.regularizers.element_dropout import element_dropout
 from anymax.training.config import RunConfig
+from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 from anymax.vocabulary import MixtureOutputConfig
 
 Announce = Callable[[str], None]
@@ -51,7 +52,7 @@ def build(config: RunConfig, num_words: int) -> AWDLSTM:
     torch.manual_seed(0)
     # The end of a line and the unknown word are two of them.
     lexicon = Lexicon.from_counts({f"word{i}": 1 for i in range(num_words - 2)})
-    model = build_language_model(config.language_modeling().model, lexicon)
+    model = build_language_model(LanguageModelingConfig.of(config.task).model, lexicon)
     if not isinstance(model, AWDLSTM):
         raise ValueError(f"config must be one of an AWD-LSTM, got one of {type(model).__name__}")
     return model
@@ -83,7 +84,7 @@ def _notes(settings: Settings) -> Iterator[str]:
 
 
 def _jobs(settings: Settings) -> Iterator[tuple[str, Callable[[str], list[Comparison]]]]:
-    output = settings.mixture.language_modeling().model.output
+    output = LanguageModelingConfig.of(settings.mixture.task).model.output
     assert isinstance(output, MixtureOutputConfig)
     # Before the lengths, so that of those only the block has been met.
     yield "A step with all regularizers against plain torch", lambda job: [_against_plain(job, settings)]

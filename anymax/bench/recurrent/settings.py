@@ -7,7 +7,7 @@ from anymax.data.batches.contiguous import draw_lengths
 from anymax.models import AWDLSTMConfig
 from anymax.recipes import merity, yang
 from anymax.training.config import RunConfig
-from anymax.training.tasks.language_modeling.config import Contiguous
+from anymax.training.tasks.language_modeling.config import Contiguous, LanguageModelingConfig
 from anymax.vocabulary import MixtureOutputConfig
 
 JOB_BUDGET = Budget(seconds=40.0, rounds=15, least=3)
@@ -79,7 +79,7 @@ def shape_of(config: RunConfig) -> tuple[int, int]:
 
 
 def body_of(config: RunConfig) -> AWDLSTMConfig:
-    body = config.language_modeling().model.body
+    body = LanguageModelingConfig.of(config.task).model.body
     assert isinstance(body, AWDLSTMConfig)
     return body
 
@@ -90,14 +90,14 @@ def widths_of(config: RunConfig) -> str:
 
 
 def _batching(config: RunConfig) -> Contiguous:
-    batching = config.language_modeling().batching
+    batching = LanguageModelingConfig.of(config.task).batching
     assert isinstance(batching, Contiguous)
     return batching
 
 
 def _smaller(config: RunConfig) -> RunConfig:
     """A recipe at the sizes of `quick`."""
-    task, body, batching = config.language_modeling(), body_of(config), _batching(config)
+    task, body, batching = LanguageModelingConfig.of(config.task), body_of(config), _batching(config)
     model = task.model
     dims = {name: getattr(body, name) // 4 for name in ("input_dim", "hidden_dim", "output_dim")}
     output = model.output

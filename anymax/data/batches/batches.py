@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeGuard, TypeVar, final
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 IGNORE_INDEX = -100
 
@@ -23,10 +23,10 @@ Drawn = TypeVar("Drawn")
 
 
 class Epochs(ABC, Generic[Drawn]):
-    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one goes on.
+    """Epochs of batches: each `for` loop over it runs to the end of the current epoch, and the next one continues.
 
     `epoch` and `position` tell which batch comes next; that, not the loop, is the state, and it can be saved after any
-    batch. The state does not depend on rank and world size, so a run may go on with another number of ranks.
+    batch. The state does not depend on rank and world size, so a run may resume with another number of ranks.
 
     Args:
         rank, world_size: which share of each batch to give. The shares of all ranks, one below the other, are the batch
@@ -35,7 +35,7 @@ class Epochs(ABC, Generic[Drawn]):
 
     def __init__(self, *, rank: int, world_size: int) -> None:
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie from 0 to {world_size - 1}, one less than world_size, got {rank}")
+            raise ValueError(f"rank must be between 0 and {world_size - 1}, one less than world_size, got {rank}")
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
@@ -175,7 +175,7 @@ class BlockBatches(Batches):
         world_size: int = 1,
     ) -> None:
         super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
-        check_positive(batch_size=batch_size, block=block)
+        check_counts(batch_size=batch_size, block=block)
         self.block = block
         self.batch_size = batch_size
         self.seed = seed
@@ -240,10 +240,10 @@ class RowBatches(Epochs[Tensor]):
         self, num_rows: int, batch_size: int | None, *, seed: int | None, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(rank=rank, world_size=world_size)
-        check_positive(num_rows=num_rows)
+        check_counts(num_rows=num_rows)
         self.num_rows = num_rows
         self.batch_size = num_rows if batch_size is None else min(batch_size, num_rows)
-        check_positive(batch_size=self.batch_size)
+        check_counts(batch_size=self.batch_size)
         self.seed = seed
         self._order = lru_cache(maxsize=1)(self._draw)
 

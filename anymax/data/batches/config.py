@@ -27,7 +27,7 @@ class RandomLengths:
 
     def __post_init__(self) -> None:
         if not 0 <= self.short <= 1:
-            raise ValueError(f"short must lie from 0 to 1, got {self.short}")
+            raise ValueError(f"short must be between 0 and 1, got {self.short}")
         if not 0 <= self.deviation < math.inf:
             raise ValueError(f"deviation must be at least 0 and finite, got {self.deviation}")
         if self.least < 1:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Batches, Spans, generator_of
 from anymax.data.batches.config import RandomLengths
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 
 class Cuts(NamedTuple):
@@ -24,7 +24,7 @@ class Cuts(NamedTuple):
 class ContiguousBatches(Batches):
     """The stream cut into parallel rows, read from left to right, for models that carry a state from batch to batch.
 
-    Row i of a batch goes on where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
+    Row i of a batch continues where row i of the batch before ended; where `position` is 0 the state starts anew. Rows
     differ in length by one token at most, and nothing is cut off. The order is that of the text in every epoch.
 
     Args:
@@ -48,7 +48,7 @@ class ContiguousBatches(Batches):
         world_size: int = 1,
     ) -> None:
         super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
-        check_positive(batch_size=batch_size, block=block)
+        check_counts(batch_size=batch_size, block=block)
         if len(tokens) < batch_size:
             raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")
         self.batch_size = batch_size

@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Batches, Spans, draw_order
-from anymax.mappings.arguments import check_positive
 
 # How many ids are looked at together when sentences are searched.
 SEARCHED = 1 << 20
@@ -42,7 +42,7 @@ class SentenceBatches(Batches):
         world_size: int = 1,
     ) -> None:
         super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
-        check_positive(max_tokens=max_tokens, block=1 if block is None else block)
+        check_counts(max_tokens=max_tokens, block=1 if block is None else block)
         self.max_tokens = max_tokens
         self.block = block
         self.seed = seed
@@ -77,8 +77,8 @@ class SentenceBatches(Batches):
 
 def _sentence_ends(tokens: Tensor, eos: int) -> Tensor:
     """Where each sentence ends in the stream, its "<eos>" included; what follows the last one is a sentence too."""
-    pieces = tokens.split(SEARCHED)
-    found = [(piece == eos).nonzero().squeeze(1) + 1 + number * SEARCHED for number, piece in enumerate(pieces)]
+    chunks = tokens.split(SEARCHED)
+    found = [(chunk == eos).nonzero().squeeze(1) + 1 + number * SEARCHED for number, chunk in enumerate(chunks)]
     ends = torch.cat(found)
     if len(ends) and ends[-1] == len(tokens):
         return ends

@@ -15,7 +15,7 @@ class ImageSet:
 
     Args:
         name: digits (8 x 8 pixels, come with scikit-learn), mnist or fashion-mnist (28 x 28).
-        path: a folder with features of one's own instead: train.safetensors and test.safetensors, each with `features`
+        path: a folder with your own features instead: train.safetensors and test.safetensors, each with `features`
             (N, D) and `labels` (N,).
         root: the folder that holds the folders of mnist and fashion-mnist; by default the environment variable
             ANYMAX_DATA.
@@ -38,7 +38,7 @@ class ImageSet:
             raise ValueError(f"valid must be above 0 and finite, got {self.valid}")
 
     def num_valid(self, total: int) -> int:
-        """How many of so many training images are held out."""
+        """The number of training images that are held out."""
         number = round(self.valid * total) if self.valid < 1 else round(self.valid)
         if not 0 < number < total:
             raise ValueError(f"valid must leave images on both sides of {total:,}, got {self.valid:g}; give another")

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Epochs, generator_of
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 
 class Games(NamedTuple):
@@ -43,7 +43,7 @@ class GameBatches(Epochs[Games]):
         world_size: int = 1,
     ) -> None:
         super().__init__(rank=rank, world_size=world_size)
-        check_positive(num_candidates=num_candidates, batch_size=batch_size, num_batches=num_batches)
+        check_counts(num_candidates=num_candidates, batch_size=batch_size, num_batches=num_batches)
         self.draw = draws_games(labels, num_candidates, distinct)
         self.num_images = len(labels)
         self.num_candidates = num_candidates
@@ -67,7 +67,7 @@ class GameBatches(Epochs[Games]):
 
 
 def draws_games(labels: Tensor, num_candidates: int, distinct: str) -> Callable[[int, torch.Generator], Games]:
-    """A function that draws so many games with a generator."""
+    """A function that draws a number of games with a generator."""
     if distinct not in ("labels", "images"):
         raise ValueError(f'distinct must be "labels" or "images", got {distinct!r}')
     by_label = [(labels == label).nonzero().squeeze(1) for label in labels.unique()]
@@ -98,7 +98,7 @@ def _different(number: int, each: int, below: int, generator: torch.Generator) -
     """Rows (number, each) of different numbers below a bound, all equally likely in every order."""
     if below < each**2:
         return torch.rand(number, below, generator=generator).topk(each).indices
-    # Among so many, two numbers of a row are seldom the same; such a row is drawn again.
+    # Among many, two numbers of a row are seldom the same; such a row is drawn again.
     rows = torch.randint(below, (number, each), generator=generator)
     while True:
         ordered = rows.sort(1).values

@@ -1,4 +1,4 @@
-"""Sets of images with labels: digits that come with scikit-learn, MNIST and Fashion-MNIST, or features of one's own.
+"""Sets of images with labels: digits that come with scikit-learn, MNIST and Fashion-MNIST, or your own features.
 
 Shapes: N images, D numbers of an image (its pixels, row by row).
 """

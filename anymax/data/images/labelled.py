@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from anymax.checks import check_counts
 from anymax.data.batches.batches import Epochs, draw_order
 from anymax.distributed.ranks import share
-from anymax.mappings.arguments import check_positive
 
 
 class MixedRows(NamedTuple):
@@ -44,7 +44,7 @@ class MixedBatches(Epochs[MixedRows]):
         world_size: int = 1,
     ) -> None:
         super().__init__(rank=rank, world_size=world_size)
-        check_positive(batch_size=batch_size)
+        check_counts(batch_size=batch_size)
         self.labelled, self.unlabelled = labelled, unlabelled
         self.batch_size = min(batch_size, len(labelled), len(unlabelled))
         self.warm_epochs = warm_epochs

@@ -1,4 +1,4 @@
-"""The folder for what is made of corpora once and used ever after: counts, lexicons, pieces, encoded files."""
+"""The folder for what is made of corpora once and used ever after: counts, lexicons, subwords, encoded files."""
 
 import contextlib
 import hashlib

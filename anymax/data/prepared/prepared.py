@@ -23,7 +23,7 @@ from anymax.files import DamagedError, read_json, replacing
 
 Announce = Callable[[str], None]
 
-# Seconds between two announcements of one piece of work.
+# Seconds between two announcements of one job.
 PAUSE = 1.0
 LEXICON_FILE, WORDS_FILE, TOKENIZER_FILE, DATA_FILE = "lexicon.txt", "words.txt", "tokenizer.json", "data.json"
 
@@ -70,7 +70,7 @@ class Prepared:
         return self.units.ends_word
 
     def split(self, split: Split) -> Encoded:
-        """The ids of a split; a corpus without it is told."""
+        """The ids of a split; a corpus without it is an error."""
         # The corpus knows which there are, and says so.
         self.corpus.source(split)
         return self.splits[split]
@@ -174,7 +174,7 @@ def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Ann
     """The units of a corpus, made of its training text or found in the cache."""
     words = lexicon_of_words(corpus, cache=cache, progress=_throttled(progress, f"counting the words of {corpus.name}"))
     if isinstance(which, BPE):
-        return _pieces(corpus, words, which, cache, progress)
+        return _subwords(corpus, words, which, cache, progress)
     if which != Words():
         words = Lexicon.from_counts(
             _counts(words), min_count=which.min_count, max_size=which.max_size, pad_to_multiple=which.pad_to_multiple
@@ -194,13 +194,13 @@ def encode_split(
     return encode(corpus, split, units, cache=cache, progress=_throttled(progress, f"encoding {corpus.name} {split}"))
 
 
-def _pieces(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: Announce | None) -> Units:
+def _subwords(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: Announce | None) -> Units:
     counts = _counts(words)
     name = f"{plain_name(corpus.name)}-pieces"
 
     def learn() -> Subwords:
         if progress is not None:
-            progress(f"learning {which.size:,} pieces from {len(words):,} words of {corpus.name}")
+            progress(f"learning {which.size:,} subwords from {len(words):,} words of {corpus.name}")
         return Subwords.train(counts, which.size)
 
     if which.tokenizer is None:
@@ -218,8 +218,8 @@ def _pieces(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: A
     if not any(lexicon.counts[lexicon.num_specials :]):
         raise ValueError(
             f"units must leave some word of {corpus.name} besides <eos> and <unk>, but every one has more than "
-            f"{MOST_OF_WORD:,} characters or some that no piece has; put spaces between its words, or learn the pieces "
-            "from this text"
+            f"{MOST_OF_WORD:,} characters or some that no subword has; put spaces between its words, or learn the "
+            "subwords from this text"
         )
     return Units(lexicon, words, subwords, corpus.splitting)
 

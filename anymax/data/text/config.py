@@ -37,8 +37,8 @@ class BPE:
     """Pieces of words, found by byte-pair encoding in the training text.
 
     Args:
-        size: the most pieces, "<eos>" and "<unk>" included.
-        pad_to_multiple: add made-up pieces until their number is a multiple of this.
+        size: the most subwords, "<eos>" and "<unk>" included.
+        pad_to_multiple: add made-up subwords until their number is a multiple of this.
         tokenizer: a tokenizer.json to use instead of learning one; `size` then has no say.
     """
 
@@ -59,10 +59,10 @@ class Text:
         corpus: the name of a corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu or pydoc.
         path: one's own text instead: a file, which is cut into splits, or a folder with a file for each.
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
-        encoding: how the characters of one's own text are written, such as latin-1.
-        splitting: how lines of one's own text become words; by default a file is prose, and a folder holds words parted
-            by spaces.
-        units: whole words, or pieces of them.
+        encoding: how the characters of your own text are written, such as latin-1.
+        splitting: how lines of your own text become words; by default a file is prose, and a folder holds words
+            separated by spaces.
+        units: words or subwords.
     """
 
     corpus: str = "sotu"

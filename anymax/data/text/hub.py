@@ -54,7 +54,7 @@ def bring(name: str, root: str | os.PathLike[str], *, progress: Callable[[str], 
         progress: called with a line that says what is being brought.
     """
     folder = Path(root) / name
-    by_hand = f"put its files train.txt, valid.txt and test.txt (or .gz), words parted by spaces, into {folder}"
+    by_hand = f"put its files train.txt, valid.txt and test.txt (or .gz), words separated by spaces, into {folder}"
     if importlib.util.find_spec("datasets") is None:
         raise ModuleNotFoundError(
             f"{name} is not in {root}, and bringing it needs the datasets package: pip install 'anymax[hub]'; "
@@ -94,7 +94,7 @@ def _held_out_lines(lines: Iterator[str], split: Split) -> Iterator[str]:
 
 
 def _taken(lines: Iterable[str], num_words: int) -> Iterator[str]:
-    """Lines until they hold so many words."""
+    """Lines until they hold that number of words."""
     for line in lines:
         yield line
         num_words -= len(line.split())

@@ -35,7 +35,7 @@ def open_corpus(
 ) -> Corpus:
     """A corpus by its name, its folder or its file.
 
-    A folder of one's own is read by spaces, a single file as prose and cut, see `corpus_from_file`. A name wins over a
+    Your own folder is read by spaces, a single file as prose and cut, see `corpus_from_file`. A name wins over a
     file of that name: write "./ptb" for the file.
 
     Args:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from anymax.checks import check_counts
 from anymax.files import check_file, replacing
 
 EOS = "<eos>"
@@ -52,7 +53,7 @@ class Lexicon:
             raise ValueError(
                 f"counts must hold one number for each of the {len(self.words)} words, got {len(self.counts)}"
             )
-        _check_least("num_specials", self.num_specials, 0)
+        check_counts(0, num_specials=self.num_specials)
         _check_specials(self.specials)
         for word in self.words:
             _check_word(word)
@@ -99,12 +100,11 @@ class Lexicon:
             specials: the special words in order. Those that occur in the text keep their count, others have 0.
             keep: words to have however rare they are, with count 0 where they do not occur.
         """
-        _check_least("min_count", min_count, 1)
-        _check_least("pad_to_multiple", pad_to_multiple, 1)
+        check_counts(min_count=min_count, pad_to_multiple=pad_to_multiple)
         specials = tuple(specials)
         _check_specials(specials)
         if max_size is not None:
-            _check_least("max_size", max_size, len(specials))
+            check_counts(len(specials), max_size=max_size)
         wanted = dict.fromkeys(keep, 0)
         counts = {**wanted, **counts} if wanted else counts
         ordinary = [(word, count) for word, count in counts.items() if word not in specials]
@@ -180,7 +180,9 @@ class Lexicon:
         ids = list(ids.tolist() if hasattr(ids, "tolist") else ids)
         for id in ids:
             if not 0 <= id < len(self):
-                raise ValueError(f"ids must lie from 0 to {len(self) - 1}, got {id}; take out padding before decoding")
+                raise ValueError(
+                    f"ids must be between 0 and {len(self) - 1}, got {id}; take out padding before decoding"
+                )
         return [self.words[id] for id in ids]
 
     def __len__(self) -> int:
@@ -268,10 +270,3 @@ def _check_falling(words: tuple[str, ...], counts: tuple[int, ...], num_specials
                 f"counts must fall from word to word after the {num_specials} special ones, but rise from {before} to "
                 f"{after} at {word!r}; Lexicon.from_counts sorts them"
             )
-
-
-def _check_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

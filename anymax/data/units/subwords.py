@@ -1,6 +1,6 @@
-"""Subwords: words cut into the pieces that byte-pair encoding finds in a text, so that few words are unknown.
+"""Subwords: words cut into the parts that byte-pair encoding finds in a text, so that few words are unknown.
 
-This file does not import torch, and the tokenizers package only where pieces are learned or cut.
+This file does not import torch, and the tokenizers package only where subwords are learned or cut.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from anymax.files import check_file, replacing
 if TYPE_CHECKING:
     from tokenizers.models import BPE
 
-# What a piece that ends a word carries.
+# What a subword that ends a word carries.
 END = "</w>"
 SPECIALS = (EOS, UNK)
 # How often a word stands in one text for the trainer, which has no other way to take counts.
 REPEATED = 1 << 8
-# Characters of a word that is cut into pieces. The trainer's time grows with the square of the length: a tenth of a
+# Characters of a word that is cut into subwords. The trainer's time grows with the square of the length: a tenth of a
 # second for a word of this many, minutes for one of a million.
 MOST_OF_WORD = 10_000
 
 
 @dataclass(frozen=True, repr=False)
 class Subwords:
-    """Words as pieces, the last of which ends in "</w>": lower, lo + wer</w>.
+    """Words as subwords, the last of which ends in "</w>": lower, lo + wer</w>.
 
-    Usually made by `train` or `load`. Pieces never reach across words. "<eos>" and "<unk>" stay whole, and a word that
+    Usually made by `train` or `load`. None reaches across words. "<eos>" and "<unk>" stay whole, and a word that
     holds a character not in the vocabulary is "<unk>" as a whole, so that the words of a text can be counted in its
-    pieces. So is one that holds "<eos>", "<unk>" or "</w>" among other characters, and one of more than 10,000
+    subwords. So is one that holds "<eos>", "<unk>" or "</w>" among other characters, and one of more than 10,000
     characters.
 
     Args:
-        vocabulary: all pieces; the two special words and every single character are among them.
-        merges: which two neighbouring pieces become one, in the order they are tried.
+        vocabulary: all subwords; the two special words and every single character are among them.
+        merges: which two neighbouring subwords become one, in the order they are tried.
 
     Sennrich et al. 2016.
     """
@@ -52,13 +52,13 @@ class Subwords:
 
     @classmethod
     def train(cls, counts: Mapping[str, int], size: int, *, min_count: int = 2) -> Subwords:
-        """Learn pieces from counted words. The same counts give the same pieces in the same order, on any machine.
+        """Learn subwords from counted words. The same counts give the same subwords in the same order, on any machine.
 
-        Every character has two pieces, inside a word and at its end. The vocabulary is sorted as a lexicon of the
+        Every character has two subwords, inside a word and at its end. The vocabulary is sorted as a lexicon of the
         counted text is, so the ids of its file are those of `Lexicon.from_counts(subwords.count(counts), keep=...)`.
 
         Args:
-            size: the most pieces, "<eos>" and "<unk>" included; fewer where no two go together often enough.
+            size: the most subwords, "<eos>" and "<unk>" included; fewer where no two go together often enough.
             min_count: the least times that two neighbours must be seen to become one.
         """
         counts_of = {word: count for word, count in counts.items() if not _is_kept(word)}
@@ -71,9 +71,9 @@ class Subwords:
                 f"{len(characters)} characters; got {size}"
             )
         merges = _learn(counts_of, single, size - len(SPECIALS), min_count)
-        pieces = dict.fromkeys([*SPECIALS, *single, *(left + right for left, right in merges)])
-        unsorted = cls(tuple(pieces), merges)
-        return cls(Lexicon.from_counts(unsorted.count(counts), keep=pieces).words, merges)
+        subwords = dict.fromkeys([*SPECIALS, *single, *(left + right for left, right in merges)])
+        unsorted = cls(tuple(subwords), merges)
+        return cls(Lexicon.from_counts(unsorted.count(counts), keep=subwords).words, merges)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Subwords:
@@ -82,14 +82,14 @@ class Subwords:
         try:
             model = json.loads(Path(path).read_bytes())["model"]
             vocabulary = sorted(model["vocab"], key=model["vocab"].__getitem__)
-            # Earlier versions of tokenizers wrote both pieces as one text.
+            # Earlier versions of tokenizers wrote both subwords as one text.
             merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
             pairs = tuple((left, right) for left, right in merges)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise ValueError(f"{path} is not a tokenizer.json of byte-pair encoding; make it again") from None
         if model.get("end_of_word_suffix") != END or model.get("continuing_subword_prefix"):
             raise ValueError(
-                f"{path} must mark the pieces that end words with {END!r} and no others, but its mark for them is "
+                f"{path} must mark the subwords that end words with {END!r} and no others, but its mark for them is "
                 f"{model.get('end_of_word_suffix')!r}; train it with end_of_word_suffix={END!r}"
             )
         loaded = cls(tuple(dict.fromkeys([*SPECIALS, *vocabulary])), pairs)
@@ -110,53 +110,53 @@ class Subwords:
         with replacing(path) as file:
             file.write(tokenizer.to_str(pretty=True).encode())
 
-    def pieces(self, word: str) -> tuple[str, ...]:
-        """The pieces of a word, one at least."""
+    def split(self, word: str) -> tuple[str, ...]:
+        """The subwords of a word, one at least."""
         if _is_kept(word):
             return (word if word in SPECIALS else UNK,)
-        pieces = tuple(token.value for token in self._model.tokenize(word))
-        return (UNK,) if UNK in pieces else pieces
+        subwords = tuple(token.value for token in self._model.tokenize(word))
+        return (UNK,) if UNK in subwords else subwords
 
-    def join(self, pieces: Iterable[str]) -> list[str]:
-        """The words of pieces; what is left of a word that does not end is the last."""
+    def join(self, subwords: Iterable[str]) -> list[str]:
+        """The words of subwords; what is left of a word that does not end is the last."""
         words, begun = [], ""
-        for piece in pieces:
-            if piece in SPECIALS:
-                words += [begun, piece]
+        for subword in subwords:
+            if subword in SPECIALS:
+                words += [begun, subword]
                 begun = ""
-            elif piece.endswith(END):
-                words.append(begun + piece.removesuffix(END))
+            elif subword.endswith(END):
+                words.append(begun + subword.removesuffix(END))
                 begun = ""
             else:
-                begun += piece
+                begun += subword
         return [word for word in [*words, begun] if word]
 
-    def ends_word(self, piece: str) -> bool:
-        """Whether a word ends with the piece, as with the special words."""
-        return piece in SPECIALS or piece.endswith(END)
+    def ends_word(self, subword: str) -> bool:
+        """Whether a word ends with the subword, as with the special words."""
+        return subword in SPECIALS or subword.endswith(END)
 
     def count(self, counts: Mapping[str, int]) -> Counter[str]:
-        """How often each piece occurs in a text, from the counts of its words."""
+        """How often each subword occurs in a text, from the counts of its words."""
         counted: Counter[str] = Counter()
         for word, count in counts.items():
-            for piece in self.pieces(word):
-                counted[piece] += count
+            for subword in self.split(word):
+                counted[subword] += count
         return counted
 
     @cached_property
     def hash(self) -> str:
-        """The sha256 of pieces and merges, in hexadecimal digits; another file of the same has the same."""
+        """The sha256 of subwords and merges, in hexadecimal digits; another file of the same has the same."""
         return hashlib.sha256(json.dumps([self.vocabulary, self.merges]).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.vocabulary)
 
     def __repr__(self) -> str:
-        return f"Subwords({len(self)} pieces, {self.hash[:8]})"
+        return f"Subwords({len(self)} subwords, {self.hash[:8]})"
 
     @cached_property
     def _model(self) -> BPE:
-        ids = {piece: id for id, piece in enumerate(self.vocabulary)}
+        ids = {subword: id for id, subword in enumerate(self.vocabulary)}
         return _model(ids, list(self.merges))
 
 

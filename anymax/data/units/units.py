@@ -1,4 +1,4 @@
-"""Units: what the ids of a model stand for, words or pieces of words, and the way from text to ids and back."""
+"""Units: what the ids of a model stand for, words or subwords, and the way from text to ids and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anymax.data.text.words import Splitting, join_words, split_line
 from anymax.data.units.lexicon import EOS, Ids, Lexicon
 from anymax.data.units.subwords import Subwords
 
-# How many words keep their ids at hand where they are cut into pieces; the frequent ones stay.
+# How many words keep their ids at hand where they are cut into subwords; the frequent ones stay.
 REMEMBERED = 1 << 17
 # Characters of such a word; long ones are rare, and would take memory.
 MOST_REMEMBERED = 100
@@ -25,7 +25,7 @@ class Units:
     Args:
         lexicon: of the units.
         words: of the words, with their counts in the training text; the same object where units are words.
-        subwords: how words are cut into pieces; None where units are words.
+        subwords: how words are cut into subwords; None where units are words.
         splitting: how a line becomes words, see `split_line`.
     """
 
@@ -45,7 +45,7 @@ class Units:
         return self.encode(split_line(line, self.splitting))
 
     def decode(self, ids: Iterable[int] | Ids) -> list[str]:
-        """The words of ids; where pieces end amid a word, what there is of it is the last."""
+        """The words of ids; where subwords end amid a word, what there is of it is the last."""
         units = self.lexicon.decode(ids)
         return units if self.subwords is None else self.subwords.join(units)
 
@@ -76,10 +76,10 @@ class Units:
     @cached_property
     def _ids_of_word(self) -> Callable[[str], tuple[int, ...]]:
         assert self.subwords is not None
-        pieces, encode = self.subwords.pieces, self.lexicon.encode
+        split, encode = self.subwords.split, self.lexicon.encode
 
         def ids(word: str) -> tuple[int, ...]:
-            return tuple(encode(pieces(word)))
+            return tuple(encode(split(word)))
 
         remembered = lru_cache(REMEMBERED)(ids)
         return lambda word: remembered(word) if len(word) <= MOST_REMEMBERED else ids(word)

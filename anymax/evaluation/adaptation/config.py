@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Literal, get_args
+
+from anymax.checks import check_counts, check_not_negative, given
 
 Rule = Literal["rms", "sgd"]
 Statistics = Literal["sum", "mean"]
@@ -30,9 +30,10 @@ class CachePointer:
     only_full: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("window", self.window)
-        _check_range("theta", self.theta, math.inf)
-        _check_range("weight", self.weight, 1.0)
+        check_counts(window=self.window)
+        check_not_negative(theta=self.theta, weight=self.weight)
+        if self.weight >= 1:
+            raise ValueError(f"weight must be below 1, got {self.weight}")
 
     def sentence(self) -> str:
         """What it does, with its numbers."""
@@ -75,11 +76,8 @@ class DynamicEvaluation:
         for name, offered in (("rule", Rule), ("statistics", Statistics)):
             if getattr(self, name) not in get_args(offered):
                 raise ValueError(f"{name} must be one of {get_args(offered)}, got {getattr(self, name)!r}")
-        _check_count("block", self.block)
-        _check_count("batch_size", self.batch_size)
-        _check_count("max_batches", self.max_batches)
-        for name in ("lr", "decay", "epsilon"):
-            _check_range(name, getattr(self, name), math.inf)
+        check_counts(batch_size=self.batch_size, **given(block=self.block, max_batches=self.max_batches))
+        check_not_negative(lr=self.lr, decay=self.decay, epsilon=self.epsilon)
         if self.rule == "sgd" and self.decay > 1:
             raise ValueError(f"decay must be at most 1, the whole way back, with the rule 'sgd', got {self.decay}")
         if self.epsilon == 0:
@@ -102,15 +100,3 @@ _OF_RMS = ("epsilon", "statistics", "batch_size", "max_batches")
 
 def _is_default(config: DynamicEvaluation, name: str) -> bool:
     return bool(getattr(config, name) == DynamicEvaluation.__dataclass_fields__[name].default)
-
-
-def _check_count(name: str, value: int | None) -> None:
-    if value is not None and not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value is not None and value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _check_range(name: str, value: float, end: float) -> None:
-    if not 0 <= value < end:
-        raise ValueError(f"{name} must be at least 0 and below {end:g}, got {value}")

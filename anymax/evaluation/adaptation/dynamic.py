@@ -1,4 +1,4 @@
-"""Dynamic evaluation: a model that goes on learning from the text it is measured on.
+"""Dynamic evaluation: a model that keeps learning from the text it is measured on.
 
 Every segment is scored before the step that learns from it, so that no word is known before it is predicted.
 """
@@ -28,7 +28,7 @@ def adapting(
 
         sizes = gradient_sizes(model, train_tokens, dynamic, eos=0, block=128)
         with adapting(model, dynamic, sizes) as learning:
-            measured = perplexity(learning, tokens, eos=0, block=128)
+            measured = perplexity(learning, tokens, Windows(128), eos=0)
 
     Args:
         sizes: how large the gradients of every trainable parameter are, of `gradient_sizes`; None for the rule "sgd".

@@ -1,4 +1,4 @@
-"""Perplexity, never without what it depends on: its unit, how many, and how much a model could read."""
+"""Perplexity, together with all it depends on: its unit, the number of units, and the tokens a model could read."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from anymax.data.batches.batches import check_stream
+from anymax.distributed.ranks import Ranks
 from anymax.evaluation.perplexity.scoring import (
     BATCH_TOKENS,
     FirstWindow,
     Progress,
     Scored,
     WindowKind,
+    Windows,
     language_model,
     token_losses,
 )
@@ -22,34 +24,29 @@ from anymax.vocabulary import OutputLayer
 
 LIKELIHOOD = "negative log-probability"
 
-
 END_OF_LINE = "one <eos> per line, scored"
 
-
-Unit = Literal["word", "piece", "byte"]
-
-
-Reduce = Callable[[Tensor], Tensor]
+Unit = Literal["word", "subword", "byte"]
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """A measured loss per unit, and everything that a comparison with another number must know.
+    """A loss per unit, and everything that a comparison with another number must know.
 
     Args:
         loss: per unit; in nats where it is a negative log-probability.
-        unit: what the loss is divided by: "word", "piece" or "byte".
-        num_units: how many of them; an "<eos>" counts as one.
-        num_tokens: how many tokens the model predicted; more than the units where words are made of pieces.
-        block: how many tokens a model read together at most; 0 where it reads none.
-        context: how many of them were not scored.
+        unit: what the loss is divided by: "word", "subword" or "byte".
+        num_units: the number of them; an "<eos>" counts as one.
+        num_tokens: the number of tokens predicted; more than the units where words are made of subwords.
+        block: the most tokens in a window; 0 where a model reads none.
+        context: the number of them that were not scored.
         windows: "contiguous", "sentences", "single", or "carried" where a state was carried through the stream.
         first_window: whether the first window scored a whole "block", or no more than the "stride" of the others.
-        rows: for "carried", in how many parallel rows.
-        loss_name: what the loss is.
-        num_unknown: how many of the tokens are the one for unknown words; None where nobody counted.
-        num_bytes: of the text, for `bits_per_byte`; None where nobody counted.
-        end_of_line: what was done with the ends of lines.
+        rows: for "carried", the number of parallel rows.
+        loss_name: the name of the loss.
+        num_unknown: the number of "<unk>" tokens; None where they were not counted.
+        num_bytes: of the text, for `bits_per_byte`; None where they were not counted.
+        end_of_line: how the ends of lines were treated.
     """
 
     loss: float
@@ -88,7 +85,7 @@ class Perplexity:
 
     @property
     def stride(self) -> int:
-        """How many tokens a window scores; the first one scores `block` unless `first_window` says otherwise."""
+        """The number of tokens a window scores; the first one scores `block` unless `first_window` says otherwise."""
         return self.block - self.context
 
     def sentence(self) -> str:
@@ -101,14 +98,14 @@ class Perplexity:
         return "; ".join(parts)
 
     def metrics(self) -> dict[str, float]:
-        """What changes from one evaluation of a run to the next, and how much it was measured on."""
+        """The numbers that are logged at each evaluation of a run."""
         exact = {"loss": self.loss, "perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte}
         return {name: value for name, value in exact.items() if value is not None} | {
             f"num_{self.unit}s": self.num_units
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, the derived ones too; null where a number is not finite, which JSON cannot say."""
+        """Plain values for JSON, the derived ones too; null where a number is not finite."""
         derived = {"perplexity": self.perplexity, "bits_per_byte": self.bits_per_byte, "stride": self.stride}
         return {name: _finite(value) for name, value in {**asdict(self), **derived}.items()}
 
@@ -142,22 +139,15 @@ class Perplexity:
 def perplexity(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
-    first_window: FirstWindow = "block",
-    rows: int = 1,
     unit: Unit = "word",
     ends_word: Tensor | None = None,
     unk: int | None = None,
     num_bytes: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    device: torch.device | str | None = None,
-    rank: int = 0,
-    world_size: int = 1,
-    reduce: Reduce | None = None,
+    ranks: Ranks = Ranks(),
     each: Callable[[Scored], None] | None = None,
     progress: Progress | None = None,
 ) -> Perplexity:
@@ -168,43 +158,26 @@ def perplexity(
 
     Args:
         unit: what a token is.
-        ends_word: for tokens that are pieces of words: true for every id that completes a word, "<eos>" among them. The
-            losses of a word's pieces are then added, and the unit is the word.
+        ends_word: for subwords: true for every id that completes a word, "<eos>" among them. The losses of a word's
+            subwords are then added, and the unit is the word.
         unk: the id for unknown words, to count them.
-        num_bytes: how many bytes the text has, line ends included, for bits per byte.
-        reduce: adds a tensor up over all ranks and returns the sum; needed where `world_size` is above 1.
-        each: called with every stretch that was scored, as `LossByFrequency.add`.
+        num_bytes: of the text, line ends included, for bits per byte.
+        each: called with every span that was scored, as `LossByFrequency.add`.
     """
-    if world_size > 1 and reduce is None:
-        raise ValueError(f"reduce must be given where world_size is above 1, got None for {world_size} ranks")
     inner = language_model(model)
-    scored = token_losses(
-        model,
-        tokens,
-        eos=eos,
-        block=block,
-        context=context,
-        windows=windows,
-        first_window=first_window,
-        rows=rows,
-        batch_tokens=batch_tokens,
-        device=device,
-        rank=rank,
-        world_size=world_size,
-        progress=progress,
-    )
+    scored = token_losses(model, tokens, windows, eos=eos, batch_tokens=batch_tokens, ranks=ranks, progress=progress)
     check_words(tokens, eos, unit, ends_word)
-    sums = add_up(scored, ends_word=ends_word, unk=unk, reduce=reduce, each=each)
+    sums = add_up(scored, ends_word=ends_word, unk=unk, ranks=ranks, each=each)
     return Perplexity(
         loss=sums.loss / sums.num_units,
         unit=unit,
         num_units=sums.num_units,
         num_tokens=sums.num_tokens,
-        block=block,
-        context=context,
-        windows="carried" if inner.carries_state else windows,
-        first_window=first_window,
-        rows=rows,
+        block=windows.block,
+        context=windows.context,
+        windows="carried" if inner.carries_state else windows.kind,
+        first_window=windows.first,
+        rows=windows.rows,
         loss_name=_loss_name(inner.output),
         num_unknown=None if unk is None else sums.num_unknown,
         num_bytes=num_bytes,
@@ -212,7 +185,7 @@ def perplexity(
 
 
 class Sums(NamedTuple):
-    """What a perplexity is made of."""
+    """The sums that a perplexity is computed from."""
 
     loss: float
     num_units: int
@@ -225,26 +198,26 @@ def add_up(
     *,
     ends_word: Tensor | None = None,
     unk: int | None = None,
-    reduce: Reduce | None = None,
+    ranks: Ranks = Ranks(),
     each: Callable[[Scored], None] | None = None,
 ) -> Sums:
-    """The losses and counts of all stretches, in float64; arguments as in `perplexity`."""
+    """The losses and counts of all spans and ranks, in float64; arguments as in `perplexity`."""
     total = torch.zeros(4, dtype=torch.float64)
     ends_word = None if ends_word is None else ends_word.cpu()
-    for stretch in scored:
-        num_tokens = len(stretch.tokens)
-        num_units = num_tokens if ends_word is None else int(ends_word[stretch.tokens].sum())
-        num_unknown = 0 if unk is None else int((stretch.tokens == unk).sum())
-        loss = stretch.losses.sum(dtype=torch.float64).item()
+    for span in scored:
+        num_tokens = len(span.tokens)
+        num_units = num_tokens if ends_word is None else int(ends_word[span.tokens].sum())
+        num_unknown = 0 if unk is None else int((span.tokens == unk).sum())
+        loss = span.losses.sum(dtype=torch.float64).item()
         total += torch.tensor([loss, num_units, num_tokens, num_unknown], dtype=torch.float64)
         if each is not None:
-            each(stretch)
-    loss, *counts = (total if reduce is None else reduce(total)).tolist()
+            each(span)
+    loss, *counts = ranks.sum(total.tolist())
     return Sums(loss, *map(int, counts))
 
 
 def check_words(tokens: Tensor, eos: int, unit: Unit, ends_word: Tensor | None) -> None:
-    """The unit is known, and pieces make whole words."""
+    """Refuse an unknown unit, and subwords that do not make whole words."""
     check_stream(tokens)
     if unit not in get_args(Unit):
         raise ValueError(f"unit must be one of {get_args(Unit)}, got {unit!r}")
@@ -256,12 +229,13 @@ def check_words(tokens: Tensor, eos: int, unit: Unit, ends_word: Tensor | None) 
             "convert with .bool()"
         )
     if unit != "word":
-        raise ValueError(f"unit must be 'word' where ends_word adds up pieces, got {unit!r}; leave one of them out")
+        raise ValueError(f"unit must be 'word' where ends_word adds up subwords, got {unit!r}; leave one of them out")
     if not ends_word[eos]:
         raise ValueError(f"ends_word must be true for eos, which counts as a word, got false for {eos}")
     if not ends_word[int(tokens[-1])]:
         raise ValueError(
-            f"tokens must end with the last piece of a word, got {int(tokens[-1])}, which ends none; cut them elsewhere"
+            f"tokens must end with the last subword of a word, got {int(tokens[-1])}, which ends none; cut them "
+            "elsewhere"
         )
 
 

@@ -1,5 +1,4 @@
-"""What a language model holds and predicts along a stream, whatever its length: hidden vectors, and whole rows of
-log-probabilities a few at a time.
+"""Hidden vectors of a language model along a stream, and the log-probabilities of all words, a few rows at a time.
 
 Shapes: B rows of a call, T positions of each, P positions, D the width of hidden vectors, V words.
 """
@@ -13,37 +12,36 @@ from torch import Tensor, nn
 from anymax.data.batches.batches import IGNORE_INDEX
 from anymax.evaluation.perplexity.scoring import (
     BATCH_TOKENS,
-    FirstWindow,
     Progress,
-    WindowKind,
+    Windows,
     language_model,
     token_losses,
 )
 from anymax.models.language_model.model import LanguageModel
 
-# What rows of log-probabilities may take, with what a measurement makes of them.
+# Memory for rows of log-probabilities and the copies that a measurement makes of them.
 BLOCK_BYTES = 64 * 2**20
 COPIES = 4
 
 
 class Read(NamedTuple):
-    """A stretch of the stream and the vectors it is predicted from."""
+    """A span of the stream and the vectors it is predicted from."""
 
     start: int
-    """Where in the stream the first of the tokens stands."""
+    """The position of the first token in the stream."""
     tokens: Tensor
     """The tokens, int64, one dimension, on the CPU."""
     hidden: Tensor
-    """For each the vector that the output layer reads to predict it, (tokens, model_dim), where the model computes."""
+    """For each the vector that the output layer reads to predict it, (tokens, model_dim), on the model's device."""
 
 
 class Predicted(NamedTuple):
-    """A few tokens of the stream and all that could have stood in their place."""
+    """A few tokens of the stream and the predictions for them."""
 
     start: int
-    """Where in the stream the first of the tokens stands."""
+    """The position of the first token in the stream."""
     tokens: Tensor
-    """The tokens, int64, one dimension, where the model computes."""
+    """The tokens, int64, one dimension, on the model's device."""
     log_probs: Tensor
     """For each the log-probability of every word, (tokens, vocabulary)."""
 
@@ -51,63 +49,34 @@ class Predicted(NamedTuple):
 def hidden_states(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
-    first_window: FirstWindow = "block",
-    rows: int = 1,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Iterator[Read]:
     """The vectors that every token of a stream is predicted from, each computed once, in the order of `token_losses`.
 
-    Arguments are those of `token_losses`. The model is in evaluation mode until the last stretch was given.
+    Arguments are those of `token_losses`. The model is in evaluation mode until the last span was yielded.
     """
     reader = _Reader(language_model(model))
-    scored = token_losses(
-        reader,
-        tokens,
-        eos=eos,
-        block=block,
-        context=context,
-        windows=windows,
-        first_window=first_window,
-        rows=rows,
-        batch_tokens=batch_tokens,
-        progress=progress,
-    )
-    return (Read(stretch.start, stretch.tokens, reader.take(len(stretch.tokens))) for stretch in scored)
+    scored = token_losses(reader, tokens, windows, eos=eos, batch_tokens=batch_tokens, progress=progress)
+    return (Read(span.start, span.tokens, reader.take(len(span.tokens))) for span in scored)
 
 
 def predictions(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
-    first_window: FirstWindow = "block",
-    rows: int = 1,
     progress: Progress | None = None,
 ) -> Iterator[Predicted]:
-    """The log-probabilities of all words at every token of a stream, so few rows at a time that memory is bounded.
+    """The log-probabilities of all words at every token of a stream, a few rows at a time, so that memory is bounded.
 
     Arguments are those of `token_losses`.
     """
-    read = hidden_states(
-        model,
-        tokens,
-        eos=eos,
-        block=block,
-        context=context,
-        windows=windows,
-        first_window=first_window,
-        rows=rows,
-        progress=progress,
-    )
+    read = hidden_states(model, tokens, windows, eos=eos, progress=progress)
     return _rows(language_model(model), read)
 
 
@@ -121,19 +90,19 @@ def _rows(model: LanguageModel, read: Iterator[Read]) -> Iterator[Predicted]:
 
 
 class _Reader(nn.Module):
-    """Stands where a model is scored, and keeps the vectors instead of turning them into losses."""
+    """Stores the hidden vectors in place of computing losses; passed to `token_losses` as the model."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
-        self._kept_PD = torch.empty(0)
+        self._hidden_PD = torch.empty(0)
 
     def forward(self, ids_BT: Tensor, target_BT: Tensor, reduction: str, cache: Any = None) -> Tensor:
         hidden_BTD = self.model.hidden(ids_BT, cache)
-        self._kept_PD = hidden_BTD[target_BT != IGNORE_INDEX]
+        self._hidden_PD = hidden_BTD[target_BT != IGNORE_INDEX]
         return hidden_BTD.new_zeros(target_BT.shape)
 
     def take(self, number: int) -> Tensor:
-        """The vectors of the next stretch of the last call."""
-        taken_PD, self._kept_PD = self._kept_PD[:number], self._kept_PD[number:]
-        return taken_PD
+        """The vectors of the next span of the last call."""
+        next_PD, self._hidden_PD = self._hidden_PD[:number], self._hidden_PD[number:]
+        return next_PD

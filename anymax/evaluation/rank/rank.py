@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from anymax.checks import check_counts
 from anymax.evaluation.perplexity.predicted import predictions
-from anymax.evaluation.perplexity.scoring import Progress, WindowKind, language_model
+from anymax.evaluation.perplexity.scoring import Progress, Windows, language_model
 from anymax.evaluation.rank.spectrum import Method, Spectrum, singular_values
-from anymax.mappings.arguments import check_positive
 
 ToleranceRule = Literal["press", "numpy"]
 
@@ -55,7 +55,7 @@ class MatrixRank:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether values between tolerance and floor, which cannot be told from rounding, could add to the rank."""
+        """Whether values between tolerance and floor, which may be rounding errors, could add to the rank."""
         return self.tolerance < self.floor and self.rank < len(self.singular_values)
 
     @property
@@ -146,11 +146,9 @@ def matrix_rank(
 def log_prob_rank(
     model: nn.Module,
     tokens: Tensor,
+    windows: Windows,
     *,
     eos: int,
-    block: int,
-    context: int = 0,
-    windows: WindowKind = "contiguous",
     words: int | None = None,
     tolerance: ToleranceRule | float = "press",
     clamp: float | None = None,
@@ -165,14 +163,14 @@ def log_prob_rank(
 
     Args:
         tokens: every one is a context; cut the stream for fewer.
-        words: only so many columns, of the most frequent words, which come first in a lexicon; by default all.
+        words: the number of columns, those of the most frequent words, which come first in a lexicon; by default all.
     """
     size = language_model(model).output.vocabulary_size
     num_words = size if words is None else words
-    check_positive(words=num_words)
+    check_counts(words=num_words)
     if num_words > size:
         raise ValueError(f"words must be at most the vocabulary size, {size}, got {words}")
-    predicted = predictions(model, tokens, eos=eos, block=block, context=context, windows=windows, progress=progress)
+    predicted = predictions(model, tokens, windows, eos=eos, progress=progress)
     return matrix_rank(
         (part.log_probs[:, :num_words] for part in predicted),
         num_contexts=len(tokens),
@@ -188,7 +186,7 @@ def log_prob_rank(
 def effective_rank(singular_values: Tensor, share: float) -> int:
     """The fewest of the largest singular values whose squares sum up to all but a `share` of the whole."""
     if not 0 < share < 1:
-        raise ValueError(f"share must lie between 0 and 1, got {share}")
+        raise ValueError(f"share must be between 0 and 1, got {share}")
     sums = singular_values.double().square().cumsum(0)
     if not sums[-1] > 0:
         return 0

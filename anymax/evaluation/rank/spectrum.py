@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_positive
+from anymax.checks import check_counts
 
 Method = Literal["svd", "gram"]
 
-# Below so many rows x columns x the smaller of both, the exact way takes some seconds at most.
+# Below this number of rows x columns x the smaller of both, the exact method takes some seconds at most.
 SVD_WORK = 2**34
 # Torch computes singular values and eigenvalues from a copy.
 COPIES = 2
@@ -55,7 +55,7 @@ def singular_values(
         method: by default "svd" where that takes a few seconds, else "gram".
         memory_limit: how many bytes may be held; by default what the machine has free. More is refused at once.
     """
-    check_positive(num_rows=num_rows, num_columns=num_columns)
+    check_counts(num_rows=num_rows, num_columns=num_columns)
     if method is None:
         method = choose_method(num_rows, num_columns)
     elif method not in get_args(Method):
@@ -66,7 +66,7 @@ def singular_values(
         values = torch.linalg.svdvals(torch.cat([chunk_RN.double() for chunk_RN in checked]))
         return Spectrum(values, FLOAT64_EPS * values[0].item(), method)
     if num_rows < num_columns:
-        # Held as it came, and read by columns, which then are the rows of the transposed matrix.
+        # Held as given, and read by columns, which then are the rows of the transposed matrix.
         checked = (part.T for part in torch.cat(list(checked)).split(GRAM_BLOCK, 1))
     size = min(num_rows, num_columns)
     values = torch.linalg.eigvalsh(_gram(checked, size), UPLO="U").clamp(min=0).sqrt().flip(0)
@@ -129,12 +129,12 @@ def _checked(chunks: Iterable[Tensor], num_rows: int, num_columns: int) -> Itera
             break
         yield chunk.detach().cpu()
     if seen != num_rows:
-        came = "more" if seen > num_rows else f"{seen}"
-        raise ValueError(f"chunks must have {num_rows} rows in all, as num_rows says, got {came}")
+        got = "more" if seen > num_rows else f"{seen}"
+        raise ValueError(f"chunks must have {num_rows} rows in all, as num_rows says, got {got}")
 
 
 def _free_bytes() -> int | None:
-    """The memory that can be had without swapping, where the system tells."""
+    """The memory that can be had without swapping, where the system reports it."""
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":", 1) for line in file)

@@ -176,7 +176,7 @@ ANYMAX_INLINE Vec<double> step(const Locate& locate, const T* slopes, Vec<double
             std::memcpy(knot, &pair, sizeof pair);
         }
         if (any<double>(place.beyond != 0)) {
-            // An infinite score whose result nobody uses has no say.
+            // An infinite score whose result is not used is ignored.
             const Vec<double> ends = grad != 0 ? grad * place.beyond : Vec<double>{};
             sums.above += place.beyond > 0 ? ends : Vec<double>{};
             sums.below += place.beyond > 0 ? Vec<double>{} : ends;

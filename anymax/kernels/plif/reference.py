@@ -4,7 +4,7 @@ K pieces of width delta share [-bound, bound], and f(-bound) = -bound. In piece 
 
     f(x) = f(a_j) + s_j (x - a_j),    f(a_j) = -bound + delta sum_{i<j} s_i,
 
-and the end pieces go on beyond the ends. Every function here can be differentiated, which double backward uses.
+and the end pieces continue beyond the ends. Every function here can be differentiated, which double backward uses.
 Shapes: scores of any shape, of N entries in all; K slopes.
 """
 
@@ -44,7 +44,7 @@ def backward_both(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float) 
     num_pieces = slopes_K.shape[0]
     piece_N, offset_N = _locate(scores.to(wide).reshape(-1), num_pieces, bound)
     grad_N = grad.to(wide).reshape(-1)
-    # An infinite score whose result nobody uses has no say.
+    # An infinite score whose result is not used is ignored.
     unused_N = ~torch.isfinite(offset_N) & (grad_N == 0)
     zeros_K = torch.zeros_like(slopes_K, dtype=wide)
     own_K = zeros_K.index_add(0, piece_N, grad_N * torch.where(unused_N, 0, offset_N))

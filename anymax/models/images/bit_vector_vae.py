@@ -30,12 +30,12 @@ class BitVectorVAE(nn.Module):
     """Codes an image in bits of a uniform prior, and gives each of its pixels a distribution over 256 levels.
 
     Args:
-        image_size: how many pixels.
-        num_bits: how many bits.
+        image_size: number of pixels.
+        num_bits: number of bits.
         estimator: how the gradient through the bits is found; it may be given another one at any time.
         mapping: what the distribution over bit-vectors is.
         width: of the hidden layer of inference network and generator.
-        pixel_size: how many numbers the generator gives each pixel, of which a linear layer that all pixels share makes
+        pixel_size: features that the generator gives each pixel, of which a linear layer that all pixels share makes
             the scores of the levels.
 
     As in Correia et al. 2020.

@@ -31,7 +31,7 @@ class Sender(nn.Module):
 
     Args:
         num_units: sigmoids in the learned function.
-        scale: what the scores are divided by.
+        scale: the divisor of the scores.
     """
 
     def __init__(self, image_size: int, num_messages: int, *, dim: int, num_units: int, scale: float) -> None:
@@ -76,7 +76,7 @@ class SignallingGame(nn.Module):
         estimator: how the gradient through the message is found; it may be given another one at any time.
         pick: where the receiver draws its pick and only success counts, how the gradient through the pick is found;
             None has it learn from the likelihood of the right candidate.
-        mapping: what the probabilities of messages are.
+        mapping: the mapping from scores to probabilities of messages.
         entropy: how much the entropy of messages, and of picks that are drawn, is rewarded.
 
     As in Correia et al. 2020.
@@ -150,7 +150,7 @@ def _products(vectors_UF: Tensor, which_P: Tensor, example_P: Tensor, candidates
     place_P[order_P] = torch.arange(len(order_P), device=order_P.device) - first_B[example_P[order_P]]
     width = int(counts_B.max())
     cell_P = example_P * width + place_P
-    # A game with fewer pairs than others has the first vector in their place, and nobody looks at its products.
+    # A game with fewer pairs than others has the first vector in their place, whose products are not used.
     which = which_P.new_zeros(num_games * width).index_copy(0, cell_P, which_P)
     vectors_BWF = F.embedding(which.view(num_games, width), vectors_UF)
     return (vectors_BWF @ candidates_BKF.mT).flatten(0, 1)[cell_P]

@@ -69,7 +69,7 @@ class LanguageModelConfig:
 
     @property
     def carries_state(self) -> bool:
-        """Whether the model goes on in a batch from where the batch before ended."""
+        """Whether the model continues in a batch from where the batch before ended."""
         return self.body.carries_state
 
     def toy(self) -> Self:

@@ -33,11 +33,11 @@ def generate(
     Args:
         prompt_ids: (batch, positions), all of one length.
         temperature: log-probabilities are divided by it first; below 1 likely words become likelier.
-        top_k: draw among so many of the likeliest words; 1 takes the best.
+        top_k: sample among the `top_k` likeliest words; 1 takes the best.
         top_p: draw among the fewest likeliest words that together have at least this probability, of those that `top_k`
             leaves.
         generator: where the randomness comes from; by default torch's own.
-        stop: a word after which a text is over. What follows it is filled with it, and where all texts are over the
+        stop: a word that ends a text. What follows it is filled with it, and where all texts have ended the
             result ends early.
     """
     _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
@@ -101,7 +101,7 @@ def _check(
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be a positive finite number, got {temperature}; top_k=1 takes the best")
     if top_k is not None and not 1 <= top_k <= size:
-        raise ValueError(f"top_k must lie between 1 and the vocabulary size, {size}, got {top_k}")
+        raise ValueError(f"top_k must be between 1 and the vocabulary size, {size}, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie above 0 and be at most 1, got {top_p}; top_k=1 takes the best")
     if stop is not None and not 0 <= stop < size:

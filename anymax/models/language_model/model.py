@@ -1,4 +1,4 @@
-"""What every language model promises: words in, the loss of the words that follow out, a cache to go on from."""
+"""What every language model promises: words in, the loss of the words that follow out, a cache to continue from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from anymax.vocabulary import FullOutput, OutputLayer, SparseOutput
 class LanguageModel(nn.Module, ABC):
     """A model that reads words and predicts each next one.
 
-    What a call read can be kept in a cache of `new_cache`, which the call changes: the next call with it goes on from
+    What a call read can be kept in a cache of `new_cache`, which the call changes: the next call with it continues from
     there. Of which type it is, only the model needs to know.
     """
 
-    # Whether training goes on in a batch from where the batch before ended, by a cache that is handed on.
+    # Whether training continues in a batch from where the batch before ended, by a cache that is passed on.
     carries_state: ClassVar[bool]
     input: nn.Module
     output: OutputLayer

@@ -20,7 +20,7 @@ class AWDLSTM(LanguageModel):
 
     In training every call drops words, numbers of vectors and numbers of the recurrent weights, each by one draw for
     all positions, and adds penalties on what leaves the last layer. Given the state of the batch before it as `cache`,
-    it goes on from there.
+    it continues from there.
 
     Args:
         input: a layer from ids to vectors of the config's input_dim, as in `anymax.vocabulary`.

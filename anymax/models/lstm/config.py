@@ -14,7 +14,7 @@ class LSTMConfig:
     Args:
         input_dim: how wide the vectors of words are that the first layer reads.
         hidden_dim: how wide every layer is, and what the output layer reads.
-        num_layers: how many layers.
+        num_layers: number of layers.
         dropout: the rate for what enters every layer and for what leaves the last.
     """
 
@@ -29,7 +29,7 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim)
         if not 0 <= self.dropout <= 1:
-            raise ValueError(f"dropout must lie between 0 and 1, got {self.dropout}")
+            raise ValueError(f"dropout must be between 0 and 1, got {self.dropout}")
 
     @property
     def output_dim(self) -> int:
@@ -58,7 +58,7 @@ class AWDLSTMConfig:
     Args:
         input_dim: how wide the vectors of words are that the first layer reads.
         hidden_dim: how wide every layer but the last is.
-        num_layers: how many layers.
+        num_layers: number of layers.
         output_dim: how wide the last layer is, which the output layer reads.
         word_dropout: the rate for words of the vocabulary, whose vectors are zero all through a batch.
         input_dropout: the rate for numbers of the vectors of words, the same ones at all positions of a row; so are
@@ -91,7 +91,7 @@ class AWDLSTMConfig:
         check_sizes(self.num_layers, input_dim=self.input_dim, hidden_dim=self.hidden_dim, output_dim=self.output_dim)
         for name in DROPOUTS:
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         for name in ("activation", "temporal_activation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")

@@ -1,6 +1,6 @@
 """Layers of an LSTM over torch's fused recurrence, in a precision that it has, and the state they carry.
 
-Shapes: N positions, B batch, D how wide what enters is, H how wide a layer is, L layers.
+Shapes: N positions, B batch, D input size, H hidden size, L layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from anymax.vocabulary import OutputLayer
 class LSTMLM(LanguageModel):
     """Words in, the loss of the words that follow out, by layers that carry a state from word to word.
 
-    Given the state of the batch before it as `cache`, it goes on from there.
+    Given the state of the batch before it as `cache`, it continues from there.
 
     Args:
         input: a layer from ids to vectors of the config's input_dim, as in `anymax.vocabulary`.

@@ -16,7 +16,7 @@ class TransformerConfig:
 
     Args:
         model_dim: how wide the vectors between blocks are.
-        num_layers: how many blocks.
+        num_layers: number of blocks.
         num_heads: heads of attention in every block.
         ffn_dim: how wide the feed-forward layers are inside.
         dropout: the rate for the vectors that enter the first block, and for what every layer adds to them.
@@ -52,7 +52,7 @@ class TransformerConfig:
         check_sizes(self.num_layers, model_dim=self.model_dim, num_heads=self.num_heads, ffn_dim=self.ffn_dim)
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         for name, choices in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")

@@ -18,7 +18,7 @@ from anymax.version import __version__
 
 CONFIG = "config.json"
 # The format of that file. It rises when a kind or a field is renamed, so that runs written before are refused as such.
-CONFIG_FORMAT = 1
+CONFIG_FORMAT = 2
 SUMMARY = "summary.json"
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"

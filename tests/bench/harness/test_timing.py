@@ -125,5 +125,5 @@ def test_half_the_time_is_twice_the_speed():
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"baseline must be one of a, got 'b'"):
         time_interleaved({"a": lambda: None}, baseline="b", budget=Budget(1.0))
-    with pytest.raises(ValueError, match=r"least must lie from 2.* to rounds=5, got 6"):
+    with pytest.raises(ValueError, match=r"least must be between 2.* and rounds=5, got 6"):
         Budget(1.0, rounds=5, least=6)

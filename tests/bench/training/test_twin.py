@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import anymax
 from anymax.bench.training.benchmark import build
 from anymax.bench.training.twin import MAX_LENGTH, TwinLM, twin_of
-from anymax.evaluation import perplexity
+from anymax.evaluation import Windows, perplexity
 from anymax.models import TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, SparseOutput, tie_
 
@@ -116,7 +116,7 @@ def test_dropout_of_tails_is_there():
 def test_a_twin_can_be_evaluated_as_ours():
     ours = roughened(MODELS["ADP-T"]())
     tokens = torch.randint(V, (50,))
-    found, wanted = (perplexity(model, tokens, eos=0, block=12, context=3) for model in (twin_of(ours), ours))
+    found, wanted = (perplexity(model, tokens, Windows(12, context=3), eos=0) for model in (twin_of(ours), ours))
     assert found.loss == pytest.approx(wanted.loss, rel=1e-6) and found.is_likelihood
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_batched_is_refused():
         ContiguousBatches(torch.ones(3, dtype=torch.int64), 4, 1, eos=EOS)
     with pytest.raises(ValueError, match="block must be at least 1, got 0"):
         BlockBatches(stream(), 0, 1, seed=0, eos=EOS)
-    with pytest.raises(TypeError, match=r"max_tokens must be an integer, got float"):
+    with pytest.raises(TypeError, match=r"max_tokens must be an integer, got 1.5"):
         SentenceBatches(stream(), 1.5, seed=0, eos=EOS)
-    with pytest.raises(ValueError, match="rank must lie from 0 to 1, one less than world_size, got 2"):
+    with pytest.raises(ValueError, match="rank must be between 0 and 1, one less than world_size, got 2"):
         BlockBatches(stream(), 1, 1, seed=0, eos=EOS, rank=2, world_size=2)

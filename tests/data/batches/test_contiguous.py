@@ -66,7 +66,7 @@ def test_the_state_names_what_lengths_are_drawn_by():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"short": 1.5}, "short must lie from 0 to 1, got 1.5"),
+        ({"short": 1.5}, "short must be between 0 and 1, got 1.5"),
         ({"deviation": -1.0}, "deviation must be at least 0 and finite, got -1.0"),
         ({"deviation": math.nan}, "deviation must be at least 0 and finite, got nan"),
         ({"least": 0}, "least must be at least 1, got 0"),

@@ -86,7 +86,7 @@ def test_a_second_time_nothing_is_counted_learned_or_encoded(folder: Path):
         first = prepare(text, progress=said.append)
         again = prepare(text, progress=must_not_work)
         assert again.identity() == first.identity() and again.units == first.units
-    assert said == ["learning 40 pieces from 12 words of cats", *(f"encoding cats {split}" for split in first.splits)]
+    assert said == ["learning 40 subwords from 12 words of cats", *(f"encoding cats {split}" for split in first.splits)]
 
 
 def test_progress_tells_how_far_it_is_after_a_pause(folder: Path, monkeypatch: pytest.MonkeyPatch):

@@ -75,7 +75,7 @@ def test_known_words_come_back_and_others_become_unknown():
     assert lexicon.decode(torch.tensor([2, 0])) == ["a", "<eos>"]
     assert "a" in lexicon and "never" not in lexicon
     for wrong in (-100, 7):
-        with pytest.raises(ValueError, match=f"ids must lie from 0 to 6, got {wrong}"):
+        with pytest.raises(ValueError, match=f"ids must be between 0 and 6, got {wrong}"):
             lexicon.decode([wrong])
 
 

@@ -56,11 +56,11 @@ def test_merges_are_those_of_the_definition():
 
 def test_words_are_cut_into_pieces_that_spell_them(subwords: Subwords):
     for word in COUNTS:
-        pieces = subwords.pieces(word)
+        pieces = subwords.split(word)
         assert subwords.join(pieces) == [word]
         assert [subwords.ends_word(piece) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-    lengths = [len(subwords.pieces(word)) for word in COUNTS]
-    assert max(lengths) > 3 and subwords.pieces("the") == ("the</w>",)
+    lengths = [len(subwords.split(word)) for word in COUNTS]
+    assert max(lengths) > 3 and subwords.split("the") == ("the</w>",)
 
 
 def test_the_size_is_kept_and_more_than_the_text_gives_is_fine(subwords: Subwords):
@@ -73,16 +73,16 @@ def test_the_size_is_kept_and_more_than_the_text_gives_is_fine(subwords: Subword
 
 
 def test_special_words_stay_whole_and_those_of_unseen_characters_become_unknown_as_a_whole(subwords: Subwords):
-    assert subwords.pieces("<eos>") == ("<eos>",)
-    assert subwords.pieces("<unk>") == ("<unk>",)
+    assert subwords.split("<eos>") == ("<eos>",)
+    assert subwords.split("<unk>") == ("<unk>",)
     for word in ("the日", "日", "日the", "a</w>b", "<unk>s"):
-        assert subwords.pieces(word) == ("<unk>",)
+        assert subwords.split(word) == ("<unk>",)
 
 
 def test_no_word_of_seen_characters_is_unknown(subwords: Subwords):
     characters = sorted(set().union(*(word for word in COUNTS if word not in ("<eos>", "<unk>"))))
     for word in (left + right for left in characters for right in characters):
-        assert "<unk>" not in subwords.pieces(word)
+        assert "<unk>" not in subwords.split(word)
 
 
 def test_texts_that_hold_the_marks_do_not_confuse_pieces():
@@ -121,7 +121,7 @@ def test_the_file_serves_the_tokenizers_package_with_the_ids_of_the_lexicon(tmp_
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     lexicon = Lexicon.from_counts(subwords.count(COUNTS), keep=subwords.vocabulary)
     line = "the <unk> statements of a class <eos>"
-    pieces = [piece for word in line.split() for piece in subwords.pieces(word)]
+    pieces = [piece for word in line.split() for piece in subwords.split(word)]
     encoded = theirs.encode(line)
     assert encoded.tokens == pieces
     assert encoded.ids == lexicon.encode(pieces)
@@ -129,7 +129,7 @@ def test_the_file_serves_the_tokenizers_package_with_the_ids_of_the_lexicon(tmp_
 
 
 def test_pieces_are_counted_as_in_the_text(subwords: Subwords):
-    in_text = Counter(piece for word in pydoc().words("valid") for piece in subwords.pieces(word))
+    in_text = Counter(piece for word in pydoc().words("valid") for piece in subwords.split(word))
     assert subwords.count(COUNTS) == in_text
     lexicon = Lexicon.from_counts(in_text, keep=subwords.vocabulary, pad_to_multiple=64)
     assert lexicon.words[:300] == subwords.vocabulary and len(lexicon) == 320
@@ -150,7 +150,7 @@ def test_files_of_other_makers_are_read(tmp_path: Path):
     (tmp_path / "old.json").write_text(json.dumps({"model": model}))
     subwords = Subwords.load(tmp_path / "old.json")
     assert subwords.vocabulary == ("<eos>", "<unk>", "a", "b</w>", "ab</w>")
-    assert subwords.pieces("aab") == ("a", "ab</w>") and subwords.pieces("b") == ("b</w>",)
+    assert subwords.split("aab") == ("a", "ab</w>") and subwords.split("b") == ("b</w>",)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_files_of_other_makers_are_read(tmp_path: Path):
         ({"type": "WordPiece", "vocab": {"a": 0}}, "is not a tokenizer.json of byte-pair encoding"),
         (
             {"end_of_word_suffix": None, "vocab": {}, "merges": []},
-            "must mark the pieces .*its mark for them is None",
+            "must mark the subwords .*its mark for them is None",
         ),
         ({"end_of_word_suffix": "</w>", "vocab": {"a": 0}, "merges": [["a", "b"]]}, "merges do not fit its vocabulary"),
         ({"end_of_word_suffix": "</w>", "vocab": {"a": 0}, "merges": [["a"]]}, "is not a tokenizer.json"),
@@ -206,4 +206,4 @@ def test_a_word_of_a_million_characters_is_unknown_as_a_whole(monkeypatch: pytes
     assert given == ["abab", "abc"] and trained.vocabulary == Subwords.train({"abab": 5, "abc": 7}, 100).vocabulary
     assert trained.count(counts) == {**trained.count({"abab": 5, "abc": 7}), "<unk>": 3}
     longest = "ab" * (subwords_module.MOST_OF_WORD // 2)
-    assert trained.join(trained.pieces(longest)) == [longest] and trained.pieces(longest + "a") == ("<unk>",)
+    assert trained.join(trained.split(longest)) == [longest] and trained.split(longest + "a") == ("<unk>",)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import CachedModel, CachePointer, hidden_states, perplexity, token_losses
+from anymax.evaluation import CachedModel, CachePointer, Windows, hidden_states, perplexity, token_losses
 from anymax.evaluation.adaptation import cache_pointer
 from anymax.evaluation.adaptation.cache_pointer import Memory, mix
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
@@ -33,9 +33,9 @@ def text(length: int = 45) -> Tensor:
     return tokens
 
 
-def distributions(model: LanguageModel, tokens: Tensor, cache: CachePointer, **reading: Any) -> Tensor:
+def distributions(model: LanguageModel, tokens: Tensor, cache: CachePointer, windows: Windows) -> Tensor:
     """Position by position, as the definition has it, in float64."""
-    parts = list(hidden_states(model, tokens, eos=EOS, **reading))
+    parts = list(hidden_states(model, tokens, windows, eos=EOS))
     hidden = torch.cat([part.hidden for part in parts])
     with torch.no_grad():
         probs = model.output.log_probs(hidden).double().exp()
@@ -52,37 +52,39 @@ def distributions(model: LanguageModel, tokens: Tensor, cache: CachePointer, **r
     return probs
 
 
-def losses(model: LanguageModel, tokens: Tensor, cache: CachePointer, **reading: Any) -> Tensor:
+def losses(
+    model: LanguageModel, tokens: Tensor, cache: CachePointer, windows: Windows, batch_tokens: int = 8192
+) -> Tensor:
     cached = CachedModel(model, cache, num_tokens=len(tokens))
-    return torch.cat([scored.losses for scored in token_losses(cached, tokens, eos=EOS, **reading)])
+    scored = token_losses(cached, tokens, windows, eos=EOS, batch_tokens=batch_tokens)
+    return torch.cat([span.losses for span in scored])
 
 
 @each("only_full", [False, True])
 @each("window", [1, 4, 44])
 @each(
-    ("build", "reading"),
+    ("build", "windows", "batch_tokens"),
     [
-        (transformer, {"block": 6, "context": 2}),
-        (transformer, {"block": 6, "context": 2, "batch_tokens": 12}),
-        (recurrent, {"block": 7}),
-        (recurrent, {"block": 45}),
+        (transformer, Windows(6, context=2), 8192),
+        (transformer, Windows(6, context=2), 12),
+        (recurrent, Windows(7), 8192),
+        (recurrent, Windows(45), 8192),
     ],
 )
 def test_losses_are_those_of_the_definition(
-    build: Callable[[], LanguageModel], reading: dict[str, Any], window: int, only_full: bool
+    build: Callable[[], LanguageModel], windows: Windows, batch_tokens: int, window: int, only_full: bool
 ) -> None:
     model, tokens = build(), text()
     cache = CachePointer(window=window, theta=0.7, weight=0.3, only_full=only_full)
-    reading_alone = {name: value for name, value in reading.items() if name != "batch_tokens"}
-    expected = -distributions(model, tokens, cache, **reading_alone).log().gather(1, tokens[:, None])[:, 0]
-    assert torch.allclose(losses(model, tokens, cache, **reading).double(), expected, atol=1e-5)
+    expected = -distributions(model, tokens, cache, windows).log().gather(1, tokens[:, None])[:, 0]
+    assert torch.allclose(losses(model, tokens, cache, windows, batch_tokens).double(), expected, atol=1e-5)
 
 
 def test_the_published_script_leaves_out_the_first_word_of_later_chunks_and_agrees_elsewhere() -> None:
     model, tokens = recurrent(), text()
     cache = CachePointer(window=6, theta=0.7, weight=0.3, only_full=True)
-    ours = losses(model, tokens, cache, block=45).double()
-    hidden = torch.cat([part.hidden for part in hidden_states(model, tokens, eos=EOS, block=45)]).double()
+    ours = losses(model, tokens, cache, Windows(45)).double()
+    hidden = torch.cat([part.hidden for part in hidden_states(model, tokens, Windows(45), eos=EOS)]).double()
     with torch.no_grad():
         of_model = model.output.log_probs(hidden.float()).double().exp()
     for chunk in (4, 11):
@@ -105,16 +107,16 @@ def test_the_published_script_leaves_out_the_first_word_of_later_chunks_and_agre
 
 def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens, cache = recurrent(), text(), CachePointer(window=9, theta=2.0, weight=0.4)
-    whole = losses(model, tokens, cache, block=45)
+    whole = losses(model, tokens, cache, Windows(45))
     for scores in (1, 20, 50):
         monkeypatch.setattr(cache_pointer, "BLOCK_SCORES", scores)
-        assert torch.allclose(losses(model, tokens, cache, block=45), whole, atol=1e-6)
+        assert torch.allclose(losses(model, tokens, cache, Windows(45)), whole, atol=1e-6)
 
 
 def test_the_mixture_is_a_distribution_that_holds_the_target() -> None:
     model, tokens, cache = recurrent(), text(), CachePointer(window=9, theta=2.0, weight=0.4)
     memory, found = Memory(cache), []
-    for read in hidden_states(model, tokens, eos=EOS, block=8):
+    for read in hidden_states(model, tokens, Windows(8), eos=EOS):
         with torch.no_grad():
             of_model = model.output.log_probs(read.hidden)
         attended = memory.attend(read.hidden, read.tokens)
@@ -124,26 +126,26 @@ def test_the_mixture_is_a_distribution_that_holds_the_target() -> None:
         found.append(mix(of_model, of_cache.log(), attended.is_open_Q, cache.weight))
     mixed = torch.cat(found).exp()
     assert torch.allclose(mixed.sum(1), torch.ones(len(tokens)), atol=1e-5)
-    assert torch.allclose(mixed.double(), distributions(model, tokens, cache, block=8), atol=1e-6)
+    assert torch.allclose(mixed.double(), distributions(model, tokens, cache, Windows(8)), atol=1e-6)
 
 
 def test_a_cache_without_weight_changes_no_bit() -> None:
     model, tokens = transformer(), text()
-    alone = perplexity(model, tokens, eos=EOS, block=6, context=2)
+    alone = perplexity(model, tokens, Windows(6, context=2), eos=EOS)
     cached = CachedModel(model, CachePointer(window=5, weight=0.0), num_tokens=len(tokens))
-    assert perplexity(cached, tokens, eos=EOS, block=6, context=2) == alone
+    assert perplexity(cached, tokens, Windows(6, context=2), eos=EOS) == alone
 
 
 def test_a_text_that_repeats_itself_becomes_easier() -> None:
     model, tokens = recurrent(), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 0] * 12)
-    alone = perplexity(model, tokens, eos=EOS, block=20)
+    alone = perplexity(model, tokens, Windows(20), eos=EOS)
     cached = CachedModel(model, CachePointer(window=40, theta=50.0, weight=0.5), num_tokens=len(tokens))
-    assert perplexity(cached, tokens, eos=EOS, block=20).loss < alone.loss - 0.2
+    assert perplexity(cached, tokens, Windows(20), eos=EOS).loss < alone.loss - 0.2
 
 
 def test_similarities_of_any_size_give_numbers() -> None:
     model, tokens = recurrent(), text()
-    assert losses(model, tokens, CachePointer(window=9, theta=1e6, weight=0.5), block=9).isfinite().all()
+    assert losses(model, tokens, CachePointer(window=9, theta=1e6, weight=0.5), Windows(9)).isfinite().all()
 
 
 def test_what_a_cache_cannot_do_is_refused() -> None:
@@ -152,10 +154,10 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
         CachedModel(model, CachePointer(window=20), num_tokens=20)
     cached = CachedModel(model, CachePointer(window=5), num_tokens=20)
     with pytest.raises(ValueError, match="ids must be one row where a state is carried, got 2; score with rows=1"):
-        perplexity(cached, tokens, eos=EOS, block=5, rows=2)
-    perplexity(cached, tokens, eos=EOS, block=5)
+        perplexity(cached, tokens, Windows(5, rows=2), eos=EOS)
+    perplexity(cached, tokens, Windows(5), eos=EOS)
     with pytest.raises(ValueError, match="the text must have the 20 tokens announced, got more; make a new model"):
-        perplexity(cached, tokens, eos=EOS, block=5)
+        perplexity(cached, tokens, Windows(5), eos=EOS)
     with pytest.raises(ValueError, match="reduction must be 'none'"):
         cached(tokens[None], tokens[None], "mean")
     sparse = TransformerLM(FixedInput(V, 8), SparseOutput(V, 8), TransformerConfig(8, 1, 2, 12))
@@ -167,8 +169,8 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
     ("settings", "message"),
     [
         ({"window": 0}, "window must be at least 1, got 0"),
-        ({"theta": math.inf}, "theta must be at least 0 and below inf, got inf"),
-        ({"weight": 1.0}, "weight must be at least 0 and below 1, got 1.0"),
+        ({"theta": math.inf}, "theta must be at least 0 and finite, got inf"),
+        ({"weight": 1.0}, "weight must be below 1, got 1.0"),
         ({"weight": -0.1}, "weight must be at least 0"),
     ],
 )

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from anymax.evaluation import DynamicEvaluation, adapting, gradient_sizes, perplexity, token_losses
-from anymax.evaluation.perplexity.scoring import windows_over
+from anymax.evaluation import DynamicEvaluation, Windows, adapting, gradient_sizes, perplexity, token_losses
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import FixedInput, FullOutput, SparseOutput, tie_
 
@@ -90,10 +89,15 @@ def learned_bits(model: LanguageModel) -> list[Tensor]:
 
 
 def dynamic_losses(
-    model: LanguageModel, tokens: Tensor, dynamic: DynamicEvaluation, sizes: list[Tensor] | None, **reading: Any
+    model: LanguageModel,
+    tokens: Tensor,
+    dynamic: DynamicEvaluation,
+    sizes: list[Tensor] | None,
+    windows: Windows,
+    batch_tokens: int = 8192,
 ) -> Tensor:
     with adapting(model, dynamic, sizes) as learning:
-        return torch.cat([scored.losses for scored in token_losses(learning, tokens, eos=EOS, **reading)])
+        return static(learning, tokens, windows, batch_tokens)
 
 
 # A decay so large that the largest rates are cut.
@@ -105,11 +109,11 @@ SETTINGS = [DynamicEvaluation(lr=0.05, decay=0.3, epsilon=0.01), DynamicEvaluati
 def test_a_recurrent_model_learns_from_segment_to_segment(dynamic: DynamicEvaluation, block: int) -> None:
     model, tokens = recurrent(), text()
     sizes = gradient_sizes(model, text(60), dynamic, eos=EOS, block=1)
-    found = dynamic_losses(model, tokens, dynamic, sizes, block=block)
+    found = dynamic_losses(model, tokens, dynamic, sizes, Windows(block))
     spans = [(start, start, min(start + 5, 43)) for start in range(0, 43, 5)]
     expected = by_hand(model, tokens, spans, rms_update(dynamic, learned_bits(model), sizes))
     assert torch.allclose(found, expected, atol=1e-10)
-    assert not torch.allclose(found[5:], static(recurrent(), tokens)[5:])
+    assert not torch.allclose(found[5:], static(recurrent(), tokens, Windows(5))[5:])
 
 
 @pytest.mark.parametrize("lamb", [0.05, 4.0])
@@ -118,22 +122,23 @@ def test_the_newest_rule_is_the_mean_with_a_decay_for_each_parameter_tensor(lamb
     starts = learned_bits(model)
     dynamic = DynamicEvaluation(lr=0.01, decay=lamb * len(starts), epsilon=0.02, statistics="mean")
     sizes = gradient_sizes(model, text(60), dynamic, eos=EOS, block=1)
-    found = dynamic_losses(model, tokens, dynamic, sizes, block=5)
+    found = dynamic_losses(model, tokens, dynamic, sizes, Windows(5))
     spans = [(start, start, min(start + 5, 43)) for start in range(0, 43, 5)]
     expected = by_hand(model, tokens, spans, newest_update(lamb, 0.01, 0.02, starts, sizes))
     assert torch.allclose(found, expected, atol=1e-10)
 
 
-def static(model: LanguageModel, tokens: Tensor, **reading: Any) -> Tensor:
-    return torch.cat([scored.losses for scored in token_losses(model, tokens, eos=EOS, **{"block": 5} | reading)])
+def static(model: nn.Module, tokens: Tensor, windows: Windows, batch_tokens: int = 8192) -> Tensor:
+    scored = token_losses(model, tokens, windows, eos=EOS, batch_tokens=batch_tokens)
+    return torch.cat([span.losses for span in scored])
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 8192])
 def test_a_transformer_learns_from_window_to_window(batch_tokens: int) -> None:
     model, tokens, dynamic = transformer(), text(), DynamicEvaluation(lr=0.01, decay=0.3, epsilon=0.1)
     sizes = gradient_sizes(model, text(60), dynamic, eos=EOS, block=8)
-    found = dynamic_losses(model, tokens, dynamic, sizes, block=8, context=3, batch_tokens=batch_tokens)
-    spans = [tuple(window) for window in windows_over(tokens, "contiguous", eos=EOS, block=8, context=3)]
+    found = dynamic_losses(model, tokens, dynamic, sizes, Windows(8, context=3), batch_tokens=batch_tokens)
+    spans = [tuple(window) for window in Windows(8, context=3).over(tokens, eos=EOS)]
     expected = by_hand(model, tokens, spans, rms_update(dynamic, learned_bits(model), sizes))
     assert torch.allclose(found, expected, atol=1e-10)
 
@@ -141,7 +146,7 @@ def test_a_transformer_learns_from_window_to_window(batch_tokens: int) -> None:
 def test_plain_steps_follow_the_gradient_and_return_by_a_share() -> None:
     model, tokens, dynamic = recurrent(), text(), DynamicEvaluation("sgd", lr=0.5, decay=0.1, block=7)
     starts = learned_bits(model)
-    found = dynamic_losses(model, tokens, dynamic, None, block=7)
+    found = dynamic_losses(model, tokens, dynamic, None, Windows(7))
 
     def update(model: LanguageModel) -> None:
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -184,7 +189,9 @@ def test_without_rate_and_decay_nothing_changes(build: Callable[[], LanguageMode
     model, tokens = build(), text()
     dynamic = DynamicEvaluation(lr=0.0, decay=0.0)
     sizes = gradient_sizes(model, text(60), dynamic, eos=EOS, block=5)
-    assert torch.allclose(dynamic_losses(model, tokens, dynamic, sizes, block=5), static(model, tokens), atol=1e-12)
+    assert torch.allclose(
+        dynamic_losses(model, tokens, dynamic, sizes, Windows(5)), static(model, tokens, Windows(5)), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("build", [transformer, recurrent])
@@ -193,7 +200,7 @@ def test_a_model_is_to_the_bit_what_it_was(build: Callable[[], LanguageModel]) -
     before = bits(model)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    dynamic_losses(model, tokens, dynamic, None, block=5)
+    dynamic_losses(model, tokens, dynamic, None, Windows(5))
     assert all(torch.equal(now, then) for now, then in zip(bits(model), before, strict=True))
     assert all(torch.equal(parameter.grad, torch.ones_like(parameter)) for parameter in model.parameters())
     assert model.training
@@ -205,7 +212,7 @@ def test_a_model_is_what_it_was_after_an_error_too() -> None:
 
     def broken_off() -> None:
         with adapting(model, DynamicEvaluation("sgd", lr=1.0)) as learning:
-            for _ in zip(range(3), token_losses(learning, text(), eos=EOS, block=5), strict=False):
+            for _ in zip(range(3), token_losses(learning, text(), Windows(5), eos=EOS), strict=False):
                 pass
             assert not torch.equal(bits(model)[0], before[0])
             raise RuntimeError("enough")
@@ -219,7 +226,7 @@ def test_losses_that_are_no_numbers_are_told() -> None:
     model = recurrent()
     before = bits(model)
     with pytest.raises(ValueError, match=r"losses must stay finite while the model learns, got .*; lower lr"):
-        dynamic_losses(model, text(), DynamicEvaluation("sgd", lr=1e300), None, block=5)
+        dynamic_losses(model, text(), DynamicEvaluation("sgd", lr=1e300), None, Windows(5))
     assert all(torch.equal(now, then) for now, then in zip(bits(model), before, strict=True))
 
 
@@ -227,9 +234,9 @@ def test_a_text_that_repeats_itself_becomes_easier_for_any_output() -> None:
     tokens = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 0] * 12)
     for output in (FullOutput(V, 8), SparseOutput(V, 8)):
         model = TransformerLM(FixedInput(V, 8), output, TransformerConfig(8, 1, 2, 12))
-        alone = perplexity(model, tokens, eos=EOS, block=9)
+        alone = perplexity(model, tokens, Windows(9), eos=EOS)
         with adapting(model, DynamicEvaluation("sgd", lr=0.1, decay=0.0)) as learning:
-            adapted = perplexity(learning, tokens, eos=EOS, block=9)
+            adapted = perplexity(learning, tokens, Windows(9), eos=EOS)
         assert adapted.loss < alone.loss - 0.3 and adapted.loss_name == alone.loss_name
 
 
@@ -255,16 +262,16 @@ def test_what_cannot_be_learned_from_is_refused() -> None:
     model, other = transformer(), recurrent()
     sizes = gradient_sizes(model, text(), DynamicEvaluation(), eos=EOS, block=8)
     with pytest.raises(ValueError, match="sizes must be given for the rule 'rms'"):
-        dynamic_losses(model, text(), DynamicEvaluation(), None, block=5)
+        dynamic_losses(model, text(), DynamicEvaluation(), None, Windows(5))
     with pytest.raises(ValueError, match="left out with the rule 'sgd'"):
-        dynamic_losses(model, text(), DynamicEvaluation("sgd"), sizes, block=5)
+        dynamic_losses(model, text(), DynamicEvaluation("sgd"), sizes, Windows(5))
     with pytest.raises(ValueError, match="sizes must be those of this model's trainable parameters"):
-        dynamic_losses(other, text(), DynamicEvaluation(), sizes, block=5)
+        dynamic_losses(other, text(), DynamicEvaluation(), sizes, Windows(5))
     with pytest.raises(ValueError, match="must not all be zero"):
-        dynamic_losses(model, text(), DynamicEvaluation(), [torch.zeros_like(size) for size in sizes], block=5)
+        dynamic_losses(model, text(), DynamicEvaluation(), [torch.zeros_like(size) for size in sizes], Windows(5))
     with pytest.raises(ValueError, match="block must be None for a model that carries no state, got 5"):
-        dynamic_losses(model, text(), DynamicEvaluation("sgd", block=5), None, block=5)
+        dynamic_losses(model, text(), DynamicEvaluation("sgd", block=5), None, Windows(5))
     with pytest.raises(ValueError, match="ids must be one row where a state is carried, got 2"):
-        dynamic_losses(other, text(), DynamicEvaluation("sgd"), None, block=5, rows=2)
+        dynamic_losses(other, text(), DynamicEvaluation("sgd"), None, Windows(5, rows=2))
     with adapting(model, DynamicEvaluation("sgd")) as learning, pytest.raises(ValueError, match="reduction must be"):
         learning(text()[None], text()[None], "mean")

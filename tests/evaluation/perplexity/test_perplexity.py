@@ -1,9 +1,10 @@
-"""Perplexity: what is divided by what, words of pieces, and a number that says what it depends on."""
+"""Perplexity: what is divided by what, words of subwords, and a number that says what it depends on."""
 
 import json
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import LossByFrequency, Perplexity, perplexity, token_losses
+from anymax.distributed.ranks import Ranks
+from anymax.evaluation import LossByFrequency, Perplexity, Windows, perplexity, token_losses
 from anymax.models import LSTMLM, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import FixedInput, FullOutput, OutputLayer, SparseOutput
 
@@ -44,7 +46,7 @@ def losses_by_hand(model: TransformerLM, tokens: Tensor, block: int) -> list[flo
 
 def test_perplexity_is_the_exponential_of_the_mean_over_all_tokens() -> None:
     model, tokens = build(), text()
-    result = perplexity(model, tokens, eos=EOS, block=7, unk=UNK)
+    result = perplexity(model, tokens, Windows(7), eos=EOS, unk=UNK)
     losses = losses_by_hand(model, tokens, 7)
     assert result.loss == pytest.approx(sum(losses) / 40, rel=1e-5)
     assert result.perplexity == pytest.approx(math.exp(sum(losses) / 40), rel=1e-5)
@@ -52,12 +54,12 @@ def test_perplexity_is_the_exponential_of_the_mean_over_all_tokens() -> None:
     assert result.num_unknown == int((tokens == UNK).sum())
 
 
-def test_pieces_of_a_word_are_added_and_divided_by_the_words() -> None:
-    # Ids from 6 on go on; "<eos>" and the others end a word.
+def test_subwords_of_a_word_are_added_and_divided_by_the_words() -> None:
+    # Ids from 6 on continue a word; "<eos>" and the others end a word.
     ends_word = torch.arange(V) < 6
     tokens = torch.tensor([7, 2, 3, 8, 9, 4, EOS, 5, 6, 1, EOS])
     model = build()
-    result = perplexity(model, tokens, eos=EOS, block=4, ends_word=ends_word)
+    result = perplexity(model, tokens, Windows(4), eos=EOS, ends_word=ends_word)
     losses = losses_by_hand(model, tokens, 4)
     words = [losses[:2], losses[2:3], losses[3:6], losses[6:7], losses[7:8], losses[8:10], losses[10:]]
     assert result.loss == pytest.approx(sum(map(sum, words)) / 7, rel=1e-5)
@@ -67,22 +69,25 @@ def test_pieces_of_a_word_are_added_and_divided_by_the_words() -> None:
 
 def test_bits_per_byte_do_not_depend_on_the_unit() -> None:
     model, tokens = build(), text()
-    by_piece = perplexity(model, tokens, eos=EOS, block=8, unit="piece", num_bytes=200)
-    by_word = perplexity(model, tokens, eos=EOS, block=8, ends_word=torch.arange(V) < 6, num_bytes=200)
+    by_subword = perplexity(model, tokens, Windows(8), eos=EOS, unit="subword", num_bytes=200)
+    by_word = perplexity(model, tokens, Windows(8), eos=EOS, ends_word=torch.arange(V) < 6, num_bytes=200)
     total = sum(losses_by_hand(model, tokens, 8))
-    assert by_piece.bits_per_byte == pytest.approx(total / math.log(2) / 200, rel=1e-5)
-    assert by_word.num_units < 40 and by_word.bits_per_byte == pytest.approx(by_piece.bits_per_byte)
+    assert by_subword.bits_per_byte == pytest.approx(total / math.log(2) / 200, rel=1e-5)
+    assert by_word.num_units < 40 and by_word.bits_per_byte == pytest.approx(by_subword.bits_per_byte)
 
 
 def test_ranks_that_reduce_give_the_number_of_one() -> None:
     model, tokens = build(), text(97)
-    options: dict[str, Any] = {"eos": EOS, "block": 8, "context": 3, "batch_tokens": 16, "unk": UNK}
-    alone = perplexity(model, tokens, **options)
-    shares: list[Tensor] = []
-    for rank in range(3):
-        perplexity(model, tokens, rank=rank, world_size=3, reduce=lambda sums: shares.append(sums) or sums, **options)
-    together = perplexity(
-        model, tokens, rank=0, world_size=3, reduce=lambda sums: torch.stack(shares).sum(0), **options
+    shares: list[list[float]] = []
+
+    class Others(Ranks):
+        def sum(self, values: Sequence[float]) -> list[float]:
+            shares.append(list(values))
+            return [sum(each) for each in zip(*shares, strict=True)]
+
+    alone, _, _, together = (
+        perplexity(model, tokens, Windows(8, context=3), eos=EOS, batch_tokens=16, unk=UNK, ranks=ranks)
+        for ranks in (Ranks(), Others(0, 3), Others(1, 3), Others(2, 3))
     )
     assert together.loss == pytest.approx(alone.loss, rel=1e-6)
     assert (together.num_tokens, together.num_unknown) == (97, alone.num_unknown)
@@ -90,8 +95,9 @@ def test_ranks_that_reduce_give_the_number_of_one() -> None:
 
 def test_every_token_is_scored_whatever_the_first_window_is() -> None:
     model, tokens = build(), text(97)
-    options: dict[str, Any] = {"eos": EOS, "block": 8, "context": 5}
-    by_block, by_stride = (perplexity(model, tokens, first_window=first, **options) for first in ("block", "stride"))
+    by_block, by_stride = (
+        perplexity(model, tokens, Windows(8, context=5, first=first), eos=EOS) for first in ("block", "stride")
+    )
     assert (by_block.num_tokens, by_stride.num_tokens) == (97, 97) and by_block.loss != by_stride.loss
     # The loss of each token in the window that fairseq would read it in.
     losses = []
@@ -105,13 +111,13 @@ def test_every_token_is_scored_whatever_the_first_window_is() -> None:
 
 def test_each_sees_every_stretch() -> None:
     tokens, seen = text(), []
-    perplexity(build(), tokens, eos=EOS, block=6, each=seen.append)
+    perplexity(build(), tokens, Windows(6), eos=EOS, each=seen.append)
     assert torch.equal(torch.cat([stretch.tokens for stretch in seen]), tokens)
 
 
 def test_an_output_that_is_no_likelihood_gives_its_loss_by_name_and_no_perplexity() -> None:
     model, tokens = build(SparseOutput(V, 8, alpha=1.5)), text()
-    result = perplexity(model, tokens, eos=EOS, block=40, num_bytes=200)
+    result = perplexity(model, tokens, Windows(40), eos=EOS, num_bytes=200)
     read = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
     assert result.loss == pytest.approx(model(read, tokens[None]).item(), rel=1e-5)
     assert result.perplexity is None and result.bits_per_byte is None
@@ -125,22 +131,22 @@ def test_a_number_says_what_it_depends_on() -> None:
         "perplexity 30.46 per word (3.4164 nats) over 245,569 words; windows of 512 tokens, context 400, stride 112; "
         "one <eos> per line, scored; 1,234 of the tokens unknown; 0.9378 bits per byte over 1,290,590 bytes"
     )
-    pieces = Perplexity(2.0, "piece", 10, 10, block=3072, context=2560, windows="sentences")
-    assert "per piece" in str(pieces)
-    assert "windows of whole sentences up to 3,072 tokens, context 2560, stride 512" in str(pieces)
-    assert "stride 512 from the first window on; " in str(replace(pieces, first_window="stride"))
+    subwords = Perplexity(2.0, "subword", 10, 10, block=3072, context=2560, windows="sentences")
+    assert "per subword" in str(subwords)
+    assert "windows of whole sentences up to 3,072 tokens, context 2560, stride 512" in str(subwords)
+    assert "stride 512 from the first window on; " in str(replace(subwords, first_window="stride"))
 
 
 def test_a_carried_state_is_said() -> None:
     model = LSTMLM(FixedInput(V, 6), FullOutput(V, 8), LSTMConfig(6, 8, 1))
-    whole, rows = (perplexity(model, text(), eos=EOS, block=7, rows=rows) for rows in (1, 4))
+    whole, rows = (perplexity(model, text(), Windows(7, rows=rows), eos=EOS) for rows in (1, 4))
     assert "the state carried through the whole stream" in str(whole)
     assert "the state carried through 4 parallel rows of the stream" in str(rows)
     assert (whole.windows, rows.rows) == ("carried", 4)
 
 
 def test_the_plain_values_are_json_and_complete() -> None:
-    result = perplexity(build(), text(), eos=EOS, block=8, context=2, num_bytes=200)
+    result = perplexity(build(), text(), Windows(8, context=2), eos=EOS, num_bytes=200)
     values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert values["perplexity"] == result.perplexity and values["stride"] == 6
     assert values["end_of_line"] == "one <eos> per line, scored" and values["windows"] == "contiguous"
@@ -172,26 +178,28 @@ def test_large_perplexities_stay_legible() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unit": "letter"}, r"unit must be one of \('word', 'piece', 'byte'\), got 'letter'"),
-        ({"unit": "piece", "ends_word": torch.ones(V).bool()}, "unit must be 'word' where ends_word adds up pieces"),
+        ({"unit": "letter"}, r"unit must be one of \('word', 'subword', 'byte'\), got 'letter'"),
+        (
+            {"unit": "subword", "ends_word": torch.ones(V).bool()},
+            "unit must be 'word' where ends_word adds up subwords",
+        ),
         ({"ends_word": torch.arange(V) > 0}, "ends_word must be true for eos, which counts as a word"),
         ({"ends_word": torch.arange(V)}, "ends_word must be one true or false per id, got torch.int64"),
-        ({"ends_word": torch.arange(V) < 6, "tokens": torch.tensor([1, 7])}, "tokens must end with the last piece"),
-        ({"world_size": 2}, "reduce must be given where world_size is above 1, got None for 2 ranks"),
+        ({"ends_word": torch.arange(V) < 6, "tokens": torch.tensor([1, 7])}, "tokens must end with the last subword"),
     ],
     ids=str,
 )
 def test_a_number_that_would_be_wrong_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        perplexity(**{"model": build(), "tokens": text(), "eos": EOS, "block": 8} | options)
+        perplexity(**{"model": build(), "tokens": text(), "eos": EOS, "windows": Windows(8)} | options)
 
 
 def test_losses_by_frequency_come_from_the_same_pass() -> None:
     model, tokens = build(), text()
     counts = [100, 5, *range(40, 30, -1)]
     apart, along = (LossByFrequency(tokens, counts, eos=EOS) for _ in range(2))
-    result = perplexity(model, tokens, eos=EOS, block=8, each=along.add)
-    for scored in token_losses(model, tokens, eos=EOS, block=8):
+    result = perplexity(model, tokens, Windows(8), eos=EOS, each=along.add)
+    for scored in token_losses(model, tokens, Windows(8), eos=EOS):
         apart.add(scored)
     assert along.table() == apart.table()
     bins = along.table().by_word

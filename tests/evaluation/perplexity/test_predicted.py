@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.evaluation import hidden_states, predictions, token_losses
+from anymax.evaluation import Windows, hidden_states, predictions, token_losses
 from anymax.evaluation.perplexity import predicted
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, OutputLayer
@@ -29,28 +29,28 @@ def text(length: int = 37) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("model", "options"),
+    ("model", "windows"),
     [
-        (transformer, {"block": 7, "context": 3}),
-        (transformer, {"block": 7, "context": 3, "first_window": "stride"}),
-        (transformer, {"block": 8, "windows": "sentences"}),
-        (recurrent, {"block": 5}),
+        (transformer, Windows(7, context=3)),
+        (transformer, Windows(7, context=3, first="stride")),
+        (transformer, Windows(8, kind="sentences")),
+        (recurrent, Windows(5)),
     ],
 )
-def test_the_predictions_of_tokens_give_their_losses(model: Any, options: dict[str, Any]) -> None:
+def test_the_predictions_of_tokens_give_their_losses(model: Any, windows: Windows) -> None:
     built, tokens = model(), text()
-    parts = list(predictions(built, tokens, eos=EOS, **options))
+    parts = list(predictions(built, tokens, windows, eos=EOS))
     assert torch.equal(torch.cat([part.tokens for part in parts]), tokens)
     assert [part.start for part in parts] == [0, *torch.tensor([len(part.tokens) for part in parts]).cumsum(0)[:-1]]
     found = torch.cat([-part.log_probs.gather(1, part.tokens[:, None])[:, 0] for part in parts])
-    losses = torch.cat([scored.losses for scored in token_losses(built, tokens, eos=EOS, **options)])
+    losses = torch.cat([scored.losses for scored in token_losses(built, tokens, windows, eos=EOS)])
     assert torch.allclose(found, losses, atol=1e-5)
     assert built.training and not found.requires_grad
 
 
 def test_rows_come_so_few_at_a_time_that_they_stay_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicted, "BLOCK_BYTES", 3 * 4 * predicted.COPIES * V)
-    parts = list(predictions(transformer(), text(), eos=EOS, block=8))
+    parts = list(predictions(transformer(), text(), Windows(8), eos=EOS))
     assert [len(part.tokens) for part in parts] == [3] * 12 + [1]
     assert [part.start for part in parts] == list(range(0, 37, 3))
 
@@ -64,7 +64,7 @@ def test_rows_come_so_few_at_a_time_that_they_stay_within_the_budget(monkeypatch
 )
 def test_the_vectors_are_those_that_the_output_reads(output: Any) -> None:
     model, tokens = transformer(output()), text()
-    (read,) = hidden_states(model, tokens, eos=EOS, block=len(tokens))
+    (read,) = hidden_states(model, tokens, Windows(len(tokens)), eos=EOS)
     model.eval()
     with torch.no_grad():
         whole = model.hidden(torch.cat([torch.tensor([EOS]), tokens[:-1]])[None])[0]
@@ -73,12 +73,12 @@ def test_the_vectors_are_those_that_the_output_reads(output: Any) -> None:
 
 def test_what_is_no_language_model_is_refused() -> None:
     with pytest.raises(TypeError, match="model must be a LanguageModel"):
-        hidden_states(torch.nn.Linear(2, 2), text(), eos=EOS, block=4)
+        hidden_states(torch.nn.Linear(2, 2), text(), Windows(4), eos=EOS)
 
 
 def test_a_model_is_as_it_was_when_the_reader_has_enough() -> None:
     model: LanguageModel = recurrent()
-    reading = hidden_states(model, text(), eos=EOS, block=5)
+    reading = hidden_states(model, text(), Windows(5), eos=EOS)
     next(reading)
     assert not model.training
     del reading

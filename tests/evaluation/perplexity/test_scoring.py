@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anymax.evaluation import Scored, token_losses
+from anymax.distributed.ranks import Ranks
+from anymax.evaluation import Scored, Windows, token_losses
 from anymax.models import LSTMLM, LanguageModel, LSTMConfig, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, OutputLayer
 from tests.each import each
@@ -99,7 +100,7 @@ def test_every_token_is_scored_once_in_order_from_exactly_its_window(
 ) -> None:
     tokens = stream(length)
     positions, scored, losses = in_order(
-        token_losses(Reader(), tokens, eos=EOS, block=block, context=context, batch_tokens=batch_tokens)
+        token_losses(Reader(), tokens, Windows(block, context=context), eos=EOS, batch_tokens=batch_tokens)
     )
     assert positions == list(range(length)) and scored == tokens.tolist()
     stride = block - context
@@ -133,7 +134,7 @@ def test_sentence_windows_score_whole_sentences_and_cut_only_what_cannot_fit(
     model = Reader()
     positions, _, losses = in_order(
         token_losses(
-            model, tokens, eos=EOS, block=block, context=context, windows="sentences", batch_tokens=batch_tokens
+            model, tokens, Windows(block, context=context, kind="sentences"), eos=EOS, batch_tokens=batch_tokens
         )
     )
     assert positions == list(range(150))
@@ -173,14 +174,7 @@ def test_windows_of_one_stride_read_what_fairseq_reads() -> None:
             model = Reader()
             positions, _, losses = in_order(
                 token_losses(
-                    model,
-                    tokens,
-                    eos=EOS,
-                    block=block,
-                    context=context,
-                    windows=kind,
-                    first_window="stride",
-                    batch_tokens=24,
+                    model, tokens, Windows(block, context=context, kind=kind, first="stride"), eos=EOS, batch_tokens=24
                 )
             )
             assert positions == list(range(length))
@@ -196,7 +190,7 @@ def test_the_first_window_changes_no_loss_where_the_context_is_a_multiple_of_the
     tokens = stream(150)
     for block, context, is_same in [(8, 0, True), (8, 4, True), (16, 12, True), (20, 12, False), (16, 5, False)]:
         by_block, by_stride = (
-            in_order(token_losses(Reader(), tokens, eos=EOS, block=block, context=context, first_window=first))
+            in_order(token_losses(Reader(), tokens, Windows(block, context=context, first=first), eos=EOS))
             for first in ("block", "stride")
         )
         assert (by_block == by_stride) is is_same
@@ -204,14 +198,14 @@ def test_the_first_window_changes_no_loss_where_the_context_is_a_multiple_of_the
 
 def test_a_written_out_case_of_sentence_windows() -> None:
     tokens = torch.tensor([1, 2, 0, 3, 0, 4, 5, 6, 7, 8, 9, 0, 1, 0])
-    stretches = token_losses(Reader(), tokens, eos=EOS, block=5, windows="sentences", batch_tokens=1)
+    stretches = token_losses(Reader(), tokens, Windows(5, kind="sentences"), eos=EOS, batch_tokens=1)
     # Two sentences; five tokens of one that is too long; its rest with the sentence behind it.
     assert [stretch.tokens.tolist() for stretch in stretches] == [[1, 2, 0, 3, 0], [4, 5, 6, 7, 8], [9, 0, 1, 0]]
 
 
 def test_single_windows_read_one_sentence_each() -> None:
     tokens = torch.tensor([1, 2, 0, 3, 0, 4, 5, 6, 7, 8, 9, 0, 1, 0])
-    stretches = list(token_losses(Reader(), tokens, eos=EOS, block=5, windows="single", batch_tokens=1))
+    stretches = list(token_losses(Reader(), tokens, Windows(5, kind="single"), eos=EOS, batch_tokens=1))
     windows = [[1, 2, 0], [3, 0], [4, 5, 6, 7, 8], [9, 0], [1, 0]]
     assert [stretch.tokens.tolist() for stretch in stretches] == windows
     by_hand = [
@@ -226,7 +220,7 @@ def test_single_windows_read_one_sentence_each() -> None:
 @each("batch_tokens", [1, 9, 10_000])
 def test_a_carried_state_reads_the_whole_stream(block: int, batch_tokens: int) -> None:
     tokens = stream(103)
-    positions, _, losses = in_order(token_losses(Carrier(), tokens, eos=EOS, block=block, batch_tokens=batch_tokens))
+    positions, _, losses = in_order(token_losses(Carrier(), tokens, Windows(block), eos=EOS, batch_tokens=batch_tokens))
     assert positions == list(range(103))
     assert losses == [loss_by_hand(tokens.tolist(), position, 0) for position in range(103)]
 
@@ -235,7 +229,7 @@ def test_a_carried_state_reads_the_whole_stream(block: int, batch_tokens: int) -
 @each("block", [1, 4, 14, 50])
 def test_parallel_rows_score_every_token_once_from_the_start_of_its_row(rows: int, block: int) -> None:
     tokens, model = stream(29), Carrier()
-    positions, _, losses = in_order(token_losses(model, tokens, eos=EOS, block=block, rows=rows))
+    positions, _, losses = in_order(token_losses(model, tokens, Windows(block, rows=rows), eos=EOS))
     loss_at = dict(zip(positions, losses, strict=True))
     assert sorted(positions) == list(range(29)) and len(loss_at) == 29
     # The first rows are longer by one where they cannot all be equal.
@@ -249,31 +243,31 @@ def test_parallel_rows_score_every_token_once_from_the_start_of_its_row(rows: in
 
 @each("world_size", [2, 3])
 @each(
-    ("make", "options"),
+    ("make", "windows", "batch_tokens"),
     [
-        (Reader, {"block": 8, "context": 3, "batch_tokens": 16}),
-        (Reader, {"block": 200, "batch_tokens": 1}),
-        (Reader, {"block": 12, "windows": "sentences", "batch_tokens": 30}),
-        (Carrier, {"block": 9}),
-        (Carrier, {"block": 9, "rows": 4}),
+        (Reader, Windows(8, context=3), 16),
+        (Reader, Windows(200), 1),
+        (Reader, Windows(12, kind="sentences"), 30),
+        (Carrier, Windows(9), 8192),
+        (Carrier, Windows(9, rows=4), 8192),
     ],
 )
 def test_ranks_share_the_tokens_and_call_the_model_equally_often(
-    world_size: int, make: type[Reader], options: dict[str, Any]
+    world_size: int, make: type[Reader], windows: Windows, batch_tokens: int
 ) -> None:
     tokens = stream(103)
-    alone = in_order(token_losses(make(), tokens, eos=EOS, **options))
+    alone = in_order(token_losses(make(), tokens, windows, eos=EOS, batch_tokens=batch_tokens))
     models, shares, seen = [make() for _ in range(world_size)], [], []
     for rank, model in enumerate(models):
         reports: list[tuple[int, int]] = []
         share = token_losses(
             model,
             tokens,
+            windows,
             eos=EOS,
-            rank=rank,
-            world_size=world_size,
+            batch_tokens=batch_tokens,
+            ranks=Ranks(rank, world_size),
             progress=lambda *report, reports=reports: reports.append(report),
-            **options,
         )
         shares += zip(*in_order(share), strict=True)
         seen.append(reports)
@@ -285,25 +279,25 @@ def test_ranks_share_the_tokens_and_call_the_model_equally_often(
 def test_memory_does_not_grow_with_the_stream() -> None:
     # A stream of a million million tokens that all lie in one place of memory.
     tokens = torch.full((1,), 3, dtype=torch.uint16).expand(10**12)
-    for options in ({}, {"context": 4}, {"context": 31}, {"windows": "sentences"}, {"windows": "single"}):
+    for options in ({}, {"context": 4}, {"context": 31}, {"kind": "sentences"}, {"kind": "single"}):
         model = Reader()
-        scored = token_losses(model, tokens, eos=EOS, block=32, batch_tokens=200, **options)
+        scored = token_losses(model, tokens, Windows(32, **options), eos=EOS, batch_tokens=200)
         assert sum(len(stretch.tokens) for stretch in islice(scored, 5)) <= 5 * 200
         assert max(rows * width for rows, width in model.calls) == 6 * 32
         scored.close()
     for rows, largest in ((1, 32), (10, 200), (300, 300)):
         carrier = Carrier()
-        next(token_losses(carrier, tokens, eos=EOS, block=32, batch_tokens=200, rows=rows))
+        next(token_losses(carrier, tokens, Windows(32, rows=rows), eos=EOS, batch_tokens=200))
         assert max(batch * width for batch, width in carrier.calls) == largest
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.int32, torch.int64])
 def test_streams_of_every_integer_type_are_read(dtype: torch.dtype) -> None:
     tokens = stream(30)
-    options: dict[str, Any] = {"eos": EOS, "block": 8, "context": 3}
-    assert in_order(token_losses(Reader(), tokens.to(dtype), **options)) == in_order(
-        token_losses(Reader(), tokens, **options)
+    by_dtype, usual = (
+        in_order(token_losses(Reader(), ids, Windows(8, context=3), eos=EOS)) for ids in (tokens.to(dtype), tokens)
     )
+    assert by_dtype == usual
 
 
 BANDS = Bands.from_sizes((6, 8, 6), dim=8, factor=2)
@@ -319,7 +313,7 @@ def test_losses_of_a_transformer_are_those_of_each_window_alone(block: int, cont
     model, tokens = transformer(dropout=0.5), stream(60)
     batched, single = (
         torch.cat(
-            [s.losses for s in token_losses(model, tokens, eos=EOS, block=block, context=context, batch_tokens=n)]
+            [s.losses for s in token_losses(model, tokens, Windows(block, context=context), eos=EOS, batch_tokens=n)]
         )
         for n in (100, 1)
     )
@@ -338,7 +332,7 @@ def test_losses_of_a_transformer_are_those_of_each_window_alone(block: int, cont
 def test_losses_of_an_lstm_are_those_of_one_pass() -> None:
     model = LSTMLM(FixedInput(V, 6), FullOutput(V, 8), LSTMConfig(6, 8, 2, dropout=0.5))
     tokens = stream(50)
-    losses = torch.cat([s.losses for s in token_losses(model, tokens, eos=EOS, block=7)])
+    losses = torch.cat([s.losses for s in token_losses(model, tokens, Windows(7), eos=EOS)])
     model.eval()
     whole = model(torch.cat([torch.tensor([EOS]), tokens[:-1]])[None], tokens[None], "none")[0]
     torch.testing.assert_close(losses, whole.detach(), rtol=0, atol=1e-5)
@@ -346,7 +340,7 @@ def test_losses_of_an_lstm_are_those_of_one_pass() -> None:
 
 def test_a_smoothed_loss_is_measured_without_smoothing() -> None:
     model, tokens = transformer(FullOutput(V, 16, label_smoothing=0.3)), stream(20)
-    losses = torch.cat([s.losses for s in token_losses(model, tokens, eos=EOS, block=20)])
+    losses = torch.cat([s.losses for s in token_losses(model, tokens, Windows(20), eos=EOS)])
     read = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
     torch.testing.assert_close(losses, -model.output.log_prob(model.hidden(read), tokens[None])[0].detach())
     assert model.output.label_smoothing == 0.3
@@ -356,11 +350,11 @@ def test_a_smoothed_loss_is_measured_without_smoothing() -> None:
 def test_the_model_is_left_as_it_was_and_gradients_are_off_only_while_it_computes() -> None:
     model = Reader()
     model.output.eval()
-    for stretch in token_losses(model, stream(20), eos=EOS, block=8, batch_tokens=8):
+    for stretch in token_losses(model, stream(20), Windows(8), eos=EOS, batch_tokens=8):
         assert torch.is_grad_enabled() and not stretch.losses.requires_grad
     assert model.training and not model.output.training
     assert not any(model.has_gradients)
-    halfway = token_losses(model, stream(20), eos=EOS, block=8, batch_tokens=8)
+    halfway = token_losses(model, stream(20), Windows(8), eos=EOS, batch_tokens=8)
     next(halfway)
     halfway.close()
     assert model.training and not model.output.training
@@ -370,7 +364,7 @@ def test_progress_tells_the_tokens_scored() -> None:
     reports: list[tuple[int, int]] = []
     list(
         token_losses(
-            Reader(), stream(20), eos=EOS, block=8, batch_tokens=8, progress=lambda *report: reports.append(report)
+            Reader(), stream(20), Windows(8), eos=EOS, batch_tokens=8, progress=lambda *report: reports.append(report)
         )
     )
     assert reports == [(8, 20), (16, 20), (20, 20)]
@@ -390,35 +384,46 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize("make", [Reader, Carrier])
 def test_a_wrapped_model_is_called_through_its_wrapper(make: type[Reader]) -> None:
     tokens = stream(30)
-    bare = in_order(token_losses(make(), tokens, eos=EOS, block=8))
-    assert in_order(token_losses(Wrapper(make()), tokens, eos=EOS, block=8)) == bare
+    bare = in_order(token_losses(make(), tokens, Windows(8), eos=EOS))
+    assert in_order(token_losses(Wrapper(make()), tokens, Windows(8), eos=EOS)) == bare
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
+        ({"windows": Windows(8, rows=2)}, "rows must be 1 for a model that carries no state, got 2"),
+        ({"tokens": torch.zeros(0, dtype=torch.int64)}, "tokens must be one dimension of integers and not empty"),
+        ({"tokens": torch.zeros(3)}, r"got torch.float32 \(3,\)"),
+        ({"model": Carrier(), "windows": Windows(8, context=2)}, "context must be 0 for a model that carries a state"),
+        ({"model": Carrier(), "windows": Windows(8, kind="sentences")}, "kind must be 'contiguous' .* got 'sentences'"),
+        ({"model": Carrier(), "windows": Windows(8, first="stride")}, "first must be 'block' .* got 'stride'"),
+        ({"model": Carrier(), "windows": Windows(8, rows=21)}, "rows must be at most the 20 tokens there are, got 21"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_scored_is_refused_before_anything_runs(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        token_losses(**{"model": Reader(), "tokens": stream(20), "eos": EOS, "windows": Windows(8)} | options)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"block": 0}, "block must be at least 1, got 0"),
-        ({"context": 8}, "context must lie from 0 to 7, one less than block, got 8"),
-        ({"context": -1}, "context must lie from 0 to 7"),
-        ({"windows": "words"}, r"windows must be one of \('contiguous', 'sentences', 'single'\), got 'words'"),
-        ({"first_window": "context"}, r"first_window must be one of \('block', 'stride'\), got 'context'"),
-        ({"model": Carrier(), "first_window": "stride"}, "first_window must be 'block' for a model that carries"),
-        ({"batch_tokens": 0}, "batch_tokens must be at least 1, got 0"),
-        ({"rows": 2}, "rows must be 1 for a model that carries no state, got 2"),
-        ({"rank": 2, "world_size": 2}, "rank must lie from 0 to 1, one less than world_size, got 2"),
-        ({"tokens": torch.zeros(0, dtype=torch.int64)}, "tokens must be one dimension of integers and not empty"),
-        ({"tokens": torch.zeros(3)}, r"got torch.float32 \(3,\)"),
-        ({"model": Carrier(), "context": 2}, "context must be 0 and windows 'contiguous' for a model that carries"),
-        ({"model": Carrier(), "windows": "sentences"}, "got 0 and 'sentences'; leave them out"),
-        ({"model": Carrier(), "rows": 21}, "rows must be at most the 20 tokens there are, got 21"),
+        ({"rows": 0}, "rows must be at least 1, got 0"),
+        ({"context": 8}, "context must be between 0 and 7, one less than block, got 8"),
+        ({"context": -1}, "context must be between 0 and 7"),
+        ({"kind": "words"}, r"kind must be one of \('contiguous', 'sentences', 'single'\), got 'words'"),
+        ({"first": "context"}, r"first must be one of \('block', 'stride'\), got 'context'"),
     ],
     ids=str,
 )
-def test_what_cannot_be_scored_is_refused_before_anything_runs(options: dict[str, Any], message: str) -> None:
+def test_windows_that_score_no_token_once_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        token_losses(**{"model": Reader(), "tokens": stream(20), "eos": EOS, "block": 8} | options)
+        Windows(**{"block": 8} | options)
 
 
 def test_a_module_that_is_no_language_model_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"model must be a LanguageModel of anymax\.models, or wrap one, got Linear"):
-        token_losses(nn.Linear(2, 2), stream(20), eos=EOS, block=8)
+        token_losses(nn.Linear(2, 2), stream(20), Windows(8), eos=EOS)

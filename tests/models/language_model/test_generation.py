@@ -125,8 +125,8 @@ def test_generation_leaves_every_module_in_its_mode() -> None:
     [
         ({"num_tokens": 0}, "num_tokens must be at least 1, got 0"),
         ({"temperature": 0.0}, "temperature must be a positive finite number, got 0.0; top_k=1"),
-        ({"top_k": 0}, "top_k must lie between 1 and the vocabulary size, 23, got 0"),
-        ({"top_k": 24}, "top_k must lie between 1 and the vocabulary size, 23, got 24"),
+        ({"top_k": 0}, "top_k must be between 1 and the vocabulary size, 23, got 0"),
+        ({"top_k": 24}, "top_k must be between 1 and the vocabulary size, 23, got 24"),
         ({"top_p": 0.0}, "top_p must lie above 0 and be at most 1, got 0.0"),
         ({"stop": V}, "stop must be a word of the vocabulary, from 0 to 22, got 23"),
         ({"prompt_ids": torch.arange(3)}, r"prompt_ids must be \(batch, positions\)"),

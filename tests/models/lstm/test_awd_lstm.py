@@ -354,8 +354,8 @@ def test_a_model_refuses_what_does_not_fit() -> None:
     [
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"output_dim": -3}, "output_dim must be at least 1, got -3"),
-        ({"weight_dropout": 1.5}, "weight_dropout must lie between 0 and 1, got 1.5"),
-        ({"word_dropout": float("nan")}, "word_dropout must lie between 0 and 1, got nan"),
+        ({"weight_dropout": 1.5}, "weight_dropout must be between 0 and 1, got 1.5"),
+        ({"word_dropout": float("nan")}, "word_dropout must be between 0 and 1, got nan"),
         ({"activation": -1.0}, "activation must be a finite number of at least 0, got -1.0"),
         ({"temporal_activation": float("inf")}, "temporal_activation must be a finite number of at least 0, got inf"),
         ({"penalty": "l1"}, r"penalty must be one of \('mean_square', 'norm'\), got 'l1'"),

@@ -221,7 +221,7 @@ def test_a_state_refuses_tensors_it_did_not_give(shapes: dict[str, tuple[int, ..
     [
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"input_dim": -3}, "input_dim must be at least 1, got -3"),
-        ({"dropout": 1.5}, "dropout must lie between 0 and 1, got 1.5"),
+        ({"dropout": 1.5}, "dropout must be between 0 and 1, got 1.5"),
     ],
     ids=str,
 )

@@ -293,7 +293,7 @@ assert "torch" not in sys.modules
         ({"num_heads": 16, "positions": "rotary"}, "must be even for rotary positions, got 16 / 16"),
         ({"model_dim": 2}, "model_dim must be even and at least 4 for sinusoidal positions, got 2"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-        ({"dropout": 1.5}, "dropout must lie between 0 and 1, got 1.5"),
+        ({"dropout": 1.5}, "dropout must be between 0 and 1, got 1.5"),
         ({"positions": "learned"}, r"positions must be one of \('sinusoidal', 'rotary', 'none'\), got 'learned'"),
         ({"norm": "batch"}, "norm must be one of"),
         ({"activation": "tanh"}, "activation must be one of"),

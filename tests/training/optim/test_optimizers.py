@@ -153,7 +153,7 @@ def test_an_optimizer_holds_as_many_tensors_for_a_parameter_as_it_says(config):
     [
         (lambda: NesterovConfig(0.0), "lr must be above 0 and finite, got 0.0"),
         (lambda: NesterovConfig(float("inf")), "lr must be above 0 and finite"),
-        (lambda: NesterovConfig(0.1, momentum=1.5), "momentum must lie from 0 to 1, got 1.5"),
+        (lambda: NesterovConfig(0.1, momentum=1.5), "momentum must be between 0 and 1, got 1.5"),
         (lambda: NesterovConfig(0.1, momentum=0.0), "momentum must be above 0"),
         (lambda: AdagradConfig(0.1, weight_decay=-1.0), "weight_decay must be at least 0 and finite, got -1.0"),
         (lambda: AdamConfig(0.1, betas=(0.9, 1.0)), r"betas must be two numbers from 0 to below 1, got \(0.9, 1.0\)"),

@@ -95,11 +95,11 @@ def test_toy_schedules_fit_a_handful_of_steps():
     ("make", "message"),
     [
         (lambda: Constant(-1), "warmup must be at least 0, got -1"),
-        (lambda: Cosine(2), "warmup must lie from 0 to 1, got 2"),
-        (lambda: Cosine(minimum=1.5), "minimum must lie from 0 to 1, got 1.5"),
+        (lambda: Cosine(2), "warmup must be between 0 and 1, got 2"),
+        (lambda: Cosine(minimum=1.5), "minimum must be between 0 and 1, got 1.5"),
         (lambda: CosineCycles(0, period=0), "period must be at least 1, got 0"),
         (lambda: CosineCycles(0, period=2, growth=0.5), "growth must be at least 1, got 0.5"),
-        (lambda: CosineCycles(0, period=2, shrink=-1.0), "shrink must lie from 0 to 1"),
+        (lambda: CosineCycles(0, period=2, shrink=-1.0), "shrink must be between 0 and 1"),
         (lambda: InverseSquareRoot(0), "warmup must be at least 1, got 0"),
     ],
 )
@@ -109,5 +109,5 @@ def test_what_is_no_schedule_is_refused(make, message: str):
 
 
 def test_steps_must_be_whole():
-    with pytest.raises(TypeError, match=r"warmup must be a whole number, got 1\.5"):
+    with pytest.raises(TypeError, match=r"warmup must be an integer, got 1\.5"):
         Constant(1.5)

@@ -33,11 +33,12 @@ import tyro
 from safetensors.torch import load_file, save_file
 
 from anymax.cli.console import complain
-from anymax.cli.generate import continued
 from anymax.cli.train import new_run
 from anymax.training import open_run, resume, train
 from anymax.training.checkpoint.checkpoints import STATE, _digest, _digest_of_state
 from anymax.training.reporting import Silent
+from anymax.training.run_folder.folder import read_config
+from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 from tests.training.toys import StoppingAt
 
@@ -261,7 +262,7 @@ def use(folder: Path, *, resumes: bool) -> None:
         return
     opened = open_run(folder, device="cpu")
     if isinstance(opened.task, LanguageModelingTask):
-        continued(folder, "a", num_tokens=3)
+        read_config(folder).task.continue_text(folder, "a", Sampling(3))
 
 
 def in_child(work: Callable[[], None], *, shows_traceback: bool = False) -> str | None:

@@ -21,38 +21,42 @@ from anymax.latent import (
     TopKSparsemaxConfig,
 )
 from anymax.training import AdamConfig, Constant, Ranks, RunConfig
-from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.image_task import ImageTask
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
+from anymax.training.tasks.signalling.config import SignallingConfig
 
-ImageConfig = SemiSupervised | Signalling | BitVectors
+ImageConfig = SemiSupervisedConfig | SignallingConfig | BitVectorsConfig
 
 DIGITS = ImageSet()
 NVIL = NVILConfig(8)
-CLASSES = SemiSupervised(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
-GAMES = Signalling(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
-CODES = BitVectors(DIGITS, 6, SparseMarginalConfig(), TopKSparsemaxConfig(4)).toy()
+CLASSES = SemiSupervisedConfig(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
+GAMES = SignallingConfig(DIGITS, SparseMarginalConfig(), "sparsemax").toy()
+CODES = BitVectorsConfig(DIGITS, 6, SparseMarginalConfig(), TopKSparsemaxConfig(4)).toy()
 # Estimators without luck.
 EXACT: dict[str, ImageConfig] = {
     "classes": CLASSES,
-    "classes of softmax": SemiSupervised(DIGITS, DenseMarginalConfig()).toy(),
+    "classes of softmax": SemiSupervisedConfig(DIGITS, DenseMarginalConfig()).toy(),
     "games": GAMES,
-    "games of softmax": Signalling(DIGITS, DenseMarginalConfig()).toy(),
+    "games of softmax": SignallingConfig(DIGITS, DenseMarginalConfig()).toy(),
     "codes": CODES,
-    "codes of independent bits": BitVectors(DIGITS, 6, DenseMarginalConfig(), IndependentConfig()).toy(),
+    "codes of independent bits": BitVectorsConfig(DIGITS, 6, DenseMarginalConfig(), IndependentConfig()).toy(),
 }
 # Estimators that draw, and most of which keep a state: what was before, how many steps, a network.
 DRAWN: dict[str, ImageConfig] = {
-    "classes by average": SemiSupervised(DIGITS, ScoreFunctionConfig("average")).toy(),
-    "classes by nvil": SemiSupervised(DIGITS, NVIL).toy(),
-    "classes relaxed": SemiSupervised(DIGITS, GumbelConfig(0.1, every=2)).toy(),
-    "classes by sum and sample": SemiSupervised(DIGITS, SumAndSampleConfig(baseline="average")).toy(),
-    "games by average": Signalling(DIGITS, ScoreFunctionConfig("average"), pick=ScoreFunctionConfig("average")).toy(),
-    "games by sample": Signalling(DIGITS, ScoreFunctionConfig("sample"), pick=ScoreFunctionConfig("sample")).toy(),
-    "games relaxed": Signalling(DIGITS, GumbelConfig(0.1, every=2, hard=True, published=True)).toy(),
-    "codes by nvil": BitVectors(DIGITS, 6, NVIL, IndependentConfig()).toy(),
-    "codes relaxed": BitVectors(DIGITS, 6, GumbelConfig(0.1, every=2, published=True), IndependentConfig()).toy(),
+    "classes by average": SemiSupervisedConfig(DIGITS, ScoreFunctionConfig("average")).toy(),
+    "classes by nvil": SemiSupervisedConfig(DIGITS, NVIL).toy(),
+    "classes relaxed": SemiSupervisedConfig(DIGITS, GumbelConfig(0.1, every=2)).toy(),
+    "classes by sum and sample": SemiSupervisedConfig(DIGITS, SumAndSampleConfig(baseline="average")).toy(),
+    "games by average": SignallingConfig(
+        DIGITS, ScoreFunctionConfig("average"), pick=ScoreFunctionConfig("average")
+    ).toy(),
+    "games by sample": SignallingConfig(
+        DIGITS, ScoreFunctionConfig("sample"), pick=ScoreFunctionConfig("sample")
+    ).toy(),
+    "games relaxed": SignallingConfig(DIGITS, GumbelConfig(0.1, every=2, hard=True, published=True)).toy(),
+    "codes by nvil": BitVectorsConfig(DIGITS, 6, NVIL, IndependentConfig()).toy(),
+    "codes relaxed": BitVectorsConfig(DIGITS, 6, GumbelConfig(0.1, every=2, published=True), IndependentConfig()).toy(),
 }
 
 
@@ -76,7 +80,7 @@ def black_or_white(task: ImageTask) -> None:
 def without_noise(task: ImageTask) -> ImageTask:
     """A task whose steps and measures do the same every time, where its estimator does."""
     black_or_white(task)
-    if isinstance(task.config, SemiSupervised):
+    if isinstance(task.config, SemiSupervisedConfig):
         size, last = task.config.vector_size, task.model.infer[1][-1]
         with torch.no_grad():
             last.weight[size:] = 0
@@ -86,7 +90,7 @@ def without_noise(task: ImageTask) -> ImageTask:
 
 def small_batches(config: ImageConfig) -> ImageConfig:
     """Batches so small that some of five ranks go without."""
-    labelled = {"num_labelled": 6} if isinstance(config, SemiSupervised) else {}
+    labelled = {"num_labelled": 6} if isinstance(config, SemiSupervisedConfig) else {}
     return replace(config, batch_size=4, **labelled)
 
 

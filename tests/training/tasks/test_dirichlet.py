@@ -11,7 +11,7 @@ import torch
 from anymax.training import (
     AdamConfig,
     Cosine,
-    Dirichlet,
+    DirichletConfig,
     Ranks,
     RunConfig,
     as_plain,
@@ -42,11 +42,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def experiment(
     output: FullOutputConfig | MixtureOutputConfig | SparseOutputConfig = OUTPUTS["linear"], **changes: object
-) -> Dirichlet:
-    return replace(Dirichlet(40, 30, 4, 0.1, output), **changes)
+) -> DirichletConfig:
+    return replace(DirichletConfig(40, 30, 4, 0.1, output), **changes)
 
 
-def run(task: Dirichlet, steps: int = 40, lr: float = 0.1, **changes: object) -> RunConfig:
+def run(task: DirichletConfig, steps: int = 40, lr: float = 0.1, **changes: object) -> RunConfig:
     return RunConfig(task, AdamConfig(lr), Cosine(), steps=steps, threads=1, device="cpu", **changes)
 
 
@@ -55,7 +55,7 @@ def measure(task: DirichletTask) -> dict[str, float]:
         return task.evaluate(task.model, "valid")
 
 
-def of(config: Dirichlet, seed: int = 1) -> DirichletTask:
+def of(config: DirichletConfig, seed: int = 1) -> DirichletTask:
     return DirichletTask(config, Ranks(), seed=seed)
 
 

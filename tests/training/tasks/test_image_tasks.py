@@ -223,7 +223,7 @@ def test_features_are_for_games_and_refused_where_pixels_are_needed(tmp_path: Pa
     assert step.count == 8 and step.loss_sum.isfinite()
     with pytest.raises(ValueError, match="images must be pixels with 256 levels, got features"):
         build(replace(CODES, images=images))
-    with pytest.raises(ValueError, match=r"features must lie from 0 to 1, .* got -.* in train; scale them"):
+    with pytest.raises(ValueError, match=r"features must be between 0 and 1, .* got -.* in train; scale them"):
         build(replace(CLASSES, images=images, num_labelled=10))
 
 

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.checks import check_counts
+from anymax.checks import check_counts, given
 from anymax.data.images.config import ImageSet
 from anymax.latent.config import (
     BitMappingConfig,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BitVectors(TaskConfig):
+class BitVectorsConfig(TaskConfig):
     """Code images in bits: a variational autoencoder whose whole latent is a vector of them.
 
     Correia et al. 2020.
@@ -57,7 +57,7 @@ class BitVectors(TaskConfig):
 
     def __post_init__(self) -> None:
         check_counts(num_bits=self.num_bits, batch_size=self.batch_size, width=self.width, pixel_size=self.pixel_size)
-        check_counts(samples=self.samples, test_samples=self.test_samples, measured=self.measured)
+        check_counts(samples=self.samples, test_samples=self.test_samples, **given(measured=self.measured))
         if isinstance(self.estimator, GumbelConfig) and not isinstance(self.mapping, IndependentConfig):
             raise ValueError(
                 "mapping must be IndependentConfig for the estimator GumbelConfig, which has no other relaxed samples, "

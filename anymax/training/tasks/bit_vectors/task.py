@@ -14,7 +14,7 @@ from anymax.distributed.ranks import Ranks
 from anymax.evaluation.importance import log_likelihood
 from anymax.models.images.bit_vector_vae import BitVectorVAE, CodeLosses
 from anymax.training.task import Gallery, LatentView, Step
-from anymax.training.tasks.bit_vectors.config import BitVectors
+from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.image_task import COLUMNS, GALLERY_SEED, ImageTask, Means, parts
 
 MEASURED_AT_ONCE = 64
@@ -23,7 +23,7 @@ MEASURED_AT_ONCE = 64
 class BitVectorTask(ImageTask):
     """Learn a code of bits."""
 
-    def __init__(self, config: BitVectors, ranks: Ranks, *, seed: int) -> None:
+    def __init__(self, config: BitVectorsConfig, ranks: Ranks, *, seed: int) -> None:
         super().__init__(config.images, ranks, seed=seed)
         if any(images.values.dtype != torch.uint8 for images in self.images.values()):
             raise ValueError("images must be pixels with 256 levels, got features; leave images.path out")

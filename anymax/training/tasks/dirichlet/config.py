@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from anymax.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive, given
 from anymax.training.task_config import TaskConfig
 from anymax.vocabulary.config import FullOutputConfig, MixtureOutputConfig, SparseOutputConfig
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dirichlet(TaskConfig):
+class DirichletConfig(TaskConfig):
     """Distributions drawn at random, one for every context, and a model with a free vector for every context.
 
     What the model cannot learn, its output layer cannot express, or training does not find: nothing is computed from
@@ -42,7 +42,7 @@ class Dirichlet(TaskConfig):
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts(num_contexts=self.num_contexts, dim=self.dim, batch_size=self.batch_size)
+        check_counts(num_contexts=self.num_contexts, dim=self.dim, **given(batch_size=self.batch_size))
         check_counts(2, num_words=self.num_words)
         check_positive(concentration=self.concentration)
         if self.output.dim is not None:

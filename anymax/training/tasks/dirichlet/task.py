@@ -18,7 +18,7 @@ from anymax.models.free_contexts import FreeContexts
 from anymax.models.language_model.building import output_rates
 from anymax.training.checkpoint.tensors import whole_copy
 from anymax.training.task import Step, Task
-from anymax.training.tasks.dirichlet.config import Dirichlet
+from anymax.training.tasks.dirichlet.config import DirichletConfig
 
 
 class DirichletTask(Task):
@@ -32,7 +32,7 @@ class DirichletTask(Task):
 
     item = "context"
 
-    def __init__(self, config: Dirichlet, ranks: Ranks, *, seed: int) -> None:
+    def __init__(self, config: DirichletConfig, ranks: Ranks, *, seed: int) -> None:
         self.config = config
         self.ranks = ranks
         self.seed = seed
@@ -89,5 +89,5 @@ def _rank(log_probs: Tensor) -> int:
     return matrix_rank([log_probs], num_contexts=num_contexts, num_words=num_words).rank
 
 
-def _model(config: Dirichlet) -> FreeContexts:
+def _model(config: DirichletConfig) -> FreeContexts:
     return FreeContexts(config.num_contexts, config.output.build(config.num_words, config.dim))

@@ -14,19 +14,8 @@ from anymax.data.text.corpus import Split
 from anymax.evaluation import CachedModel, CachePointer, DynamicEvaluation, adapting, gradient_sizes
 from anymax.evaluation.adaptation.config import Adaptation
 from anymax.evaluation.adaptation.dynamic import CARRIED_BLOCK
-from anymax.evaluation.perplexity.scoring import FirstWindow, WindowKind
 from anymax.training.tasks.language_modeling.config import Evaluation
-from anymax.training.tasks.language_modeling.task import SENTENCE_BLOCK, LanguageModelingTask
-
-
-class Reading(NamedTuple):
-    """How a stream is read, in the words of `anymax.evaluation.token_losses`."""
-
-    eos: int
-    block: int
-    context: int
-    windows: WindowKind
-    first_window: FirstWindow
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 
 class Adapted(NamedTuple):
@@ -34,13 +23,6 @@ class Adapted(NamedTuple):
 
     model: nn.Module
     evaluation: Evaluation
-
-
-def reading_of(task: LanguageModelingTask, evaluation: Evaluation | None = None) -> Reading:
-    """How the text of a task is read, by other windows than those of its config where they are given."""
-    how = evaluation or task.config.evaluation
-    block = how.block or task.config.batching.block or SENTENCE_BLOCK
-    return Reading(task.prepared.lexicon.eos, block, how.context, how.windows, how.first_window)
 
 
 @contextmanager
@@ -58,15 +40,14 @@ def adapted(
         yield Adapted(CachedModel(task.model, adapt, num_tokens=len(task.prepared.split(split))), evaluation)
         return
     adapt, evaluation = _segmented(task, adapt, evaluation)
-    reading = reading_of(task, evaluation)
 
     def progress(done: int, total: int) -> None:
         announce(f"measuring gradients on training text: {done:,} of {total:,} batches")
 
     train = task.prepared.split("train").tokens()
-    sizes = None
+    eos, block, sizes = task.prepared.lexicon.eos, task.windows(evaluation).block, None
     if adapt.rule == "rms":
-        sizes = gradient_sizes(task.model, train, adapt, eos=reading.eos, block=reading.block, progress=progress)
+        sizes = gradient_sizes(task.model, train, adapt, eos=eos, block=block, progress=progress)
     with adapting(task.model, adapt, sizes) as learning:
         yield Adapted(learning, evaluation)
 
@@ -75,7 +56,7 @@ def _segmented(
     task: LanguageModelingTask, dynamic: DynamicEvaluation, evaluation: Evaluation
 ) -> tuple[DynamicEvaluation, Evaluation]:
     """Windows after each of which a step is taken; where a state is carried, calls of whole segments."""
-    block = reading_of(task, evaluation).block
+    block = task.windows(evaluation).block
     if task.model.carries_state:
         segment = dynamic.block or CARRIED_BLOCK
         return dynamic, replace(evaluation, block=max(segment, block - block % segment))

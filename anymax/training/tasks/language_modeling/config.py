@@ -6,12 +6,12 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from anymax.checks import check_counts
+from anymax.checks import check_counts, given
 from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.text.config import Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
-from anymax.training.task_config import EvaluationOptions, TaskConfig
+from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
 from anymax.vocabulary.config import SparseOutputConfig
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Evaluation:
     rows: int = 1
 
     def __post_init__(self) -> None:
-        check_counts(block=self.block, rows=self.rows)
+        check_counts(rows=self.rows, **given(block=self.block))
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,11 @@ class LanguageModelOptions(EvaluationOptions):
     dynamic: DynamicEvaluation = field(default_factory=DynamicEvaluation)
 
     def __post_init__(self) -> None:
-        for name, given in (("cache", self.cache), ("dynamic", self.dynamic)):
-            usual = type(given)()
-            changed = [each.name for each in fields(given) if getattr(given, each.name) != getattr(usual, each.name)]
+        for name, adaptation in (("cache", self.cache), ("dynamic", self.dynamic)):
+            usual = type(adaptation)()
+            changed = [
+                each.name for each in fields(adaptation) if getattr(adaptation, each.name) != getattr(usual, each.name)
+            ]
             if changed and self.adapt != name:
                 options = " and ".join(f"--{name}.{option.replace('_', '-')}" for option in changed)
                 raise ValueError(f"{options} must come with --adapt {name}, got --adapt {self.adapt}")
@@ -149,7 +151,7 @@ class LanguageModelOptions(EvaluationOptions):
 
 
 @dataclass(frozen=True)
-class LanguageModeling(TaskConfig):
+class LanguageModelingConfig(TaskConfig):
     """A language model, the text it learns from, and how it is measured."""
 
     data: Text
@@ -199,6 +201,11 @@ class LanguageModeling(TaskConfig):
         from anymax.training.tasks.language_modeling.task import build
 
         return build(self, folder, ranks, seed=seed, announce=announce)
+
+    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+        from anymax.training.tasks.language_modeling.task import open_model
+
+        return open_model(run, "best" if step is None else step).continue_text(text, sampling)
 
     def toy(self) -> Self:
         """The same at a size for tests, on text that needs nothing."""

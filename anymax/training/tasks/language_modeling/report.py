@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from anymax.data.prepared.prepared import Announce
@@ -11,10 +12,12 @@ from anymax.display import Figure, Table
 from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
 from anymax.evaluation import frequency as frequency_report
 from anymax.evaluation.adaptation.config import Adaptation
+from anymax.files import read_json
+from anymax.training.run_folder.folder import TESTED, write_json
 from anymax.training.task_config import Report
-from anymax.training.tasks.language_modeling.adapted import adapted, reading_of
+from anymax.training.tasks.language_modeling.adapted import adapted
 from anymax.training.tasks.language_modeling.config import Evaluation
-from anymax.training.tasks.language_modeling.task import LanguageModelingTask
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_task
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,15 @@ def choices_of(
         announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
 
     tokens = task.prepared.split(split).tokens()
-    rows = (evaluation or task.config.evaluation).rows
-    return measure_choices(task.model, tokens, **reading_of(task, evaluation)._asdict(), rows=rows, progress=progress)
+    eos = task.prepared.lexicon.eos
+    return measure_choices(task.model, tokens, task.windows(evaluation), eos=eos, progress=progress)
+
+
+def add_choices(run: Path, *, announce: Announce) -> None:
+    """Measure the choices of the best checkpoint of a run on the test split, and add them to its results there."""
+    tested = read_json(run / TESTED)
+    chosen = choices_of(open_task(run, announce=announce), "test", announce=announce)
+    write_json(run / TESTED, {**tested, "choices": chosen.metrics()})
 
 
 def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:

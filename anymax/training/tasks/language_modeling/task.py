@@ -16,7 +16,7 @@ from anymax.data.text.corpus import Split
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
 from anymax.distributed.ranks import Ranks, share
-from anymax.evaluation import LossByFrequency, Perplexity, Scored, perplexity
+from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.generation import generate
@@ -26,10 +26,17 @@ from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
 from anymax.training.progress import Totals
 from anymax.training.reporting import LOSS_PER_WORD
+from anymax.training.run import open_run
 from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
-from anymax.training.task_config import Report
-from anymax.training.tasks.language_modeling.config import Blocks, Contiguous, Evaluation, LanguageModeling, Sentences
+from anymax.training.task_config import Report, Sampling
+from anymax.training.tasks.language_modeling.config import (
+    Blocks,
+    Contiguous,
+    Evaluation,
+    LanguageModelingConfig,
+    Sentences,
+)
 
 # Tokens of the sample that is shown after training.
 SAMPLE = 60
@@ -38,7 +45,7 @@ WORDS = "words"
 
 
 def build(
-    config: LanguageModeling, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
+    config: LanguageModelingConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
 ) -> LanguageModelingTask:
     """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
     with ranks.first_alone():
@@ -50,7 +57,7 @@ def build(
     return LanguageModelingTask(config, prepared, _new_model(config, prepared.lexicon), ranks, seed=seed)
 
 
-def _new_model(config: LanguageModeling, lexicon: Lexicon) -> LanguageModel:
+def _new_model(config: LanguageModelingConfig, lexicon: Lexicon) -> LanguageModel:
     check_fits_memory(lambda: build_language_model(config.model, lexicon))
     return build_language_model(config.model, lexicon)
 
@@ -67,7 +74,7 @@ class LanguageModelingTask(Task):
     item = "token"
 
     def __init__(
-        self, config: LanguageModeling, prepared: Prepared, model: LanguageModel, ranks: Ranks, *, seed: int
+        self, config: LanguageModelingConfig, prepared: Prepared, model: LanguageModel, ranks: Ranks, *, seed: int
     ) -> None:
         self.config = config
         self.prepared = prepared
@@ -155,35 +162,32 @@ class LanguageModelingTask(Task):
             evaluation: other windows than those of the config.
             each, progress: called on the way, as in `anymax.evaluation.perplexity`.
         """
-        how = evaluation or self.config.evaluation
-        units = self.prepared.units
+        lexicon = self.prepared.lexicon
         return perplexity(
             model,
             self.prepared.split(split).tokens(),
-            eos=units.lexicon.eos,
-            block=how.block or self._block(),
-            context=how.context,
-            windows=how.windows,
-            first_window=how.first_window,
-            rows=how.rows,
+            self.windows(evaluation),
+            eos=lexicon.eos,
             ends_word=self._ends,
-            unk=units.lexicon.unk,
-            device=self.ranks.device,
-            rank=self.ranks.rank,
-            world_size=self.ranks.world_size,
-            reduce=self._add_up,
+            unk=lexicon.unk,
+            ranks=self.ranks,
             each=each,
             progress=progress,
         )
 
+    def windows(self, evaluation: Evaluation | None = None) -> Windows:
+        """The windows that a text is read by, with the block of the batches where the config has none."""
+        how = evaluation or self.config.evaluation
+        return Windows(how.block or self._block(), how.context, how.windows, how.first_window, how.rows)
+
     def by_frequency(self, split: Split, *, announce: Announce | None = None) -> LossByFrequency:
         """What adds up the losses of a split by training frequency; its `add` goes to `perplexity` as `each`."""
-        words, pieces = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
+        words, tokens = self.prepared.as_words(split, progress=announce), self.prepared.split(split)
         return LossByFrequency(
             words.tokens(),
             self.prepared.words.counts,
             eos=self.prepared.words.eos,
-            pieces=None if self._ends is None else pieces.tokens(),
+            subwords=None if self._ends is None else tokens.tokens(),
             ends_word=self._ends,
         )
 
@@ -232,9 +236,6 @@ class LanguageModelingTask(Task):
         """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
         return self.config.batching.block or SENTENCE_BLOCK
 
-    def _add_up(self, values: Tensor) -> Tensor:
-        return torch.tensor(self.ranks.sum(values.flatten().tolist()), dtype=values.dtype).view_as(values)
-
 
 # Longer than nearly all sentences.
 SENTENCE_BLOCK = 256
@@ -246,6 +247,21 @@ class OpenedModel(NamedTuple):
     model: LanguageModel
     units: Units
 
+    def continue_text(self, text: str, sampling: Sampling) -> list[str]:
+        """Texts that begin with `text`."""
+        # A model has read the end of the line before, whatever it continues.
+        prompt = torch.tensor([[self.units.lexicon.eos, *self.units.encode_line(text)]] * sampling.samples)
+        ids = generate(
+            self.model,
+            prompt,
+            num_tokens=sampling.num_tokens,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            generator=torch.Generator().manual_seed(sampling.seed),
+        )
+        return [self.units.text(row[1:]) for row in ids]
+
 
 def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     """The language model of a run, to use; the text it was trained on is not needed.
@@ -253,7 +269,7 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     Args:
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
     """
-    config = read_config(folder).language_modeling()
+    config = LanguageModelingConfig.of(read_config(folder).task)
     units = Prepared.saved_units(folder)
     if units is None:
         raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")
@@ -261,3 +277,12 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     model = _new_model(config, units.lexicon)
     load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
     return OpenedModel(model.eval(), units)
+
+
+def open_task(folder: Path, step: int | None = None, *, announce: Announce) -> LanguageModelingTask:
+    """The task of a run with the weights of a checkpoint, by default the best; its text is read again."""
+    config = read_config(folder)
+    LanguageModelingConfig.of(config.task)
+    task = open_run(folder, config=config, step=step, announce=announce).task
+    assert isinstance(task, LanguageModelingTask)
+    return task

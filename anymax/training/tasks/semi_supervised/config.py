@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SemiSupervised(TaskConfig):
+class SemiSupervisedConfig(TaskConfig):
     """Classify images of which few have a label: a variational autoencoder whose class is a discrete latent.
 
     Kingma et al. 2014, Correia et al. 2020.

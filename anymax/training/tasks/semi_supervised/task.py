@@ -17,7 +17,7 @@ from anymax.mappings import softmax, sparsemax
 from anymax.models.images.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import GALLERY_SEED, ImageTask, Means, parts
-from anymax.training.tasks.semi_supervised.config import SemiSupervised
+from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 
 MEASURED_AT_ONCE = 500
 
@@ -25,7 +25,7 @@ MEASURED_AT_ONCE = 500
 class SemiSupervisedTask(ImageTask):
     """Learn to classify, and to explain images that have no label."""
 
-    def __init__(self, config: SemiSupervised, ranks: Ranks, *, seed: int) -> None:
+    def __init__(self, config: SemiSupervisedConfig, ranks: Ranks, *, seed: int) -> None:
         super().__init__(config.images, ranks, seed=seed)
         self.config = config
         train = self.images["train"]
@@ -127,6 +127,6 @@ def _check_drawable(images: Mapping[Split, Images]) -> None:
         low, high = (float(extreme) for extreme in values.aminmax())
         if not 0 <= low <= high <= 1:
             raise ValueError(
-                f"features must lie from 0 to 1, as pixels are drawn black or white by them, got {low:g} to {high:g} "
+                f"features must be between 0 and 1, as pixels are drawn black or white, got {low:g} to {high:g} "
                 f"in {split}; scale them"
             )

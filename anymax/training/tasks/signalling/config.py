@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Signalling(TaskConfig):
+class SignallingConfig(TaskConfig):
     """A sender sees an image and sends one message; a receiver picks the image among candidates by it.
 
     Lazaridou et al. 2017, Correia et al. 2020.

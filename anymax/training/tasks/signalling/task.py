@@ -16,7 +16,7 @@ from anymax.mappings import softmax, sparsemax
 from anymax.models.images.signalling_game import GameLosses, SignallingGame
 from anymax.training.task import Gallery, LatentView, Step
 from anymax.training.tasks.image_task import COLUMNS, EVALUATION_SEED, ImageTask, Means, parts
-from anymax.training.tasks.signalling.config import Signalling
+from anymax.training.tasks.signalling.config import SignallingConfig
 
 # Games that every evaluation plays.
 NUM_GAMES: dict[Split, int] = {"train": 1024, "valid": 1024, "test": 9984}
@@ -28,7 +28,7 @@ class SignallingTask(ImageTask):
 
     item = "game"
 
-    def __init__(self, config: Signalling, ranks: Ranks, *, seed: int) -> None:
+    def __init__(self, config: SignallingConfig, ranks: Ranks, *, seed: int) -> None:
         super().__init__(config.images, ranks, seed=seed)
         self.config = config
         train = self.images["train"]
