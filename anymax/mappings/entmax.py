@@ -19,8 +19,8 @@ from anymax.mappings.arguments import check_number, check_per_row, check_scores,
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Map scores to a distribution along `dim` that may be sparse.
 
-        argmax over p in the simplex of  <p, scores> + H_alpha(p),    H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha -
-        1))
+        argmax over p in the simplex of  <p, scores> + H_alpha(p)
+        H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1))
 
     Args:
         alpha: at least 0; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets
@@ -105,7 +105,7 @@ class LearnedEntmax(nn.Module):
         return entmax(scores, self.alpha, dim=self.dim, mask=mask)
 
     def extra_repr(self) -> str:
-        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}"
+        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}, low={self.low:g}, high={self.high:g}"
 
 
 def check_alpha(alpha: float, largest: float = math.inf) -> None:

@@ -62,26 +62,66 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
     return sums;
 }
 
-// The sum is convex in z, so no less than that of as many entries at their mean, which bounds lambda from below.
-template <class T> double heavy_start(const T* z, int64_t count, double limit) {
-    double total = 0;
+struct Bin {
+    double count, total;
+};
+
+// How many scores are above a threshold, and what they sum to.
+template <class T, int num> void add_bins(const T* z, int64_t count, const T* thresholds, Bin* bins) {
     const int64_t block = kCarryEvery * kLanes<T>;
     for (int64_t from = 0; from < count; from += block) {
-        Vec<T> recent = {};
+        Vec<T> counts[num] = {}, totals[num] = {};
         for (int64_t i = from; i < std::min(count, from + block); i += kLanes<T>) {
             const Vec<T> v = load(z + i);
-            recent += v > -kInfinity<T> ? v : Vec<T>{};
+            for (int k = 0; k < num; ++k) {
+                const Mask<T> is_above = v > thresholds[k];
+                counts[k] += is_above ? splat<T>(1) : Vec<T>{};
+                totals[k] += is_above ? v : Vec<T>{};
+            }
         }
-        total += sum<T>(recent);
+        for (int k = 0; k < num; ++k) bins[k] = {bins[k].count + sum<T>(counts[k]), bins[k].total + sum<T>(totals[k])};
     }
-    return std::max(0.0, limit + total / static_cast<double>(count));
+}
+
+// The sum is convex in z, so no less than that of as many entries at their mean, which bounds lambda from below. In a long
+// row with a dear power the entries are first parted by their scores, each part at its own mean.
+template <class T, class Power> double heavy_start(Power& power, const T* z, int64_t count, double limit) {
+    const T none = -kInfinity<T>;
+    Bin all = {};
+    add_bins<T, 1>(z, count, &none, &all);
+    const double mean = all.total / all.count;
+    double at = std::max(0.0, limit + mean);
+    if (!Power::is_dear || count < 2048) return at;
+    constexpr int kBins = 4, kParts = (kBins + kLanes<T>) / kLanes<T> * kLanes<T>;
+    const T thresholds[kBins] = {T(mean / 4), T(mean / 2), T(mean * 3 / 4), T(mean)};
+    Bin bins[kBins + 1] = {};
+    add_bins<T, kBins>(z, count, thresholds, bins);
+    bins[kBins] = all;
+    T means[kParts] = {}, counts[kParts] = {};
+    for (int k = 0; k <= kBins; ++k) {
+        const Bin before = k ? bins[k - 1] : Bin{};
+        const double part = bins[k].count - before.count;
+        counts[k] = static_cast<T>(part);
+        means[k] = part > 0 ? static_cast<T>((bins[k].total - before.total) / part) : T(0);
+    }
+    for (int step = 0; step < 4; ++step) {
+        power.at.set(at);
+        Sums s = {0, 0, 0};
+        for (int i = 0; i < kParts; i += kLanes<T>) {
+            const Terms<T> terms = power.terms(load(means + i));
+            s.prob += sum<T>(terms.prob * load(counts + i));
+            s.slope += sum<T>(terms.slope * load(counts + i));
+        }
+        at = std::max(0.0, at + s.prob / s.slope * power.gain(s.prob));
+    }
+    return at;
 }
 
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
     const double limit = limit_of<T>(power, static_cast<double>(count))[0];
-    if constexpr (kIsHeavy<Power>) at = heavy_start<T>(z, count, limit);
+    if constexpr (kIsHeavy<Power>) at = heavy_start<T>(power, z, count, limit);
     bool is_rough = Power::has_rough;
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
@@ -138,8 +178,9 @@ double write_probs(const Power& power, double at, const T* x, T* out, int64_t n,
     return expected;
 }
 
-template <class T, class Power> T lowest_candidate([[maybe_unused]] const Power& power, [[maybe_unused]] T top) {
-    if constexpr (kIsHeavy<Power>) return std::numeric_limits<T>::lowest();
+template <class T, class Power> T lowest_candidate(const Power& power, T top) {
+    if constexpr (kIsHeavy<Power>)
+        return static_cast<T>(std::max<double>(double(top) + power.lowest(), std::numeric_limits<T>::lowest()));
     else return top - static_cast<T>(1 / power.exponent());
 }
 

@@ -18,7 +18,8 @@
 // a proven lower bound of theta.
 //
 // For alpha < 1, a is negative and every entry has a probability. S^a is concave and rising, so the same step from the left
-// never oversteps either. It starts where as many entries at their mean would sum to one.
+// never oversteps either, and from the right it lands on the left. It starts where as many entries at their mean, or at those
+// of a few parts of the row, would sum to one.
 //
 // For alpha > 2 the terms are steep at the edge of the support, and the unknown is the smallest probability above zero:
 // steep_row in long_rows.h.

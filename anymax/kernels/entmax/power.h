@@ -178,12 +178,15 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
 // alpha < 1: every entry has a probability, and b = 1 + a (z - lambda) is never below one. `at` is lambda.
 template <class T> struct HeavyTail {
     Split<T> at;
+    static constexpr bool is_dear = false;
     static constexpr bool is_linear = false;
     static constexpr bool has_rough = false;
     static constexpr double rough_until = 0;
     // Halley's method cubes this.
     static constexpr double tolerance = sizeof(T) == 4 ? 5e-3 : 1e-5;
     static double threshold(double) { return -kInfinity<double>; }
+    // What is below this counts for nothing in the sum.
+    static double lowest() { return -kInfinity<double>; }
     static Vec<T> start() { return Vec<T>{}; }
 };
 
@@ -219,6 +222,16 @@ template <class T> struct InverseSquare : HeavyTail<T> {  // alpha = 0.5
 template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
     Vec<T> a, inverse;
     explicit Heavy(Vec<T> a) : a(a), inverse(1 / a) {}
+    static constexpr bool is_dear = true;
+    // No entry below this score has a probability of exp(log_prob) or more where lambda is zero: expm1(a log_prob) / a, with
+    // a bound of expm1 that costs nothing.
+    double score_of(double log_prob) const {
+        const double exponent = a[0] * log_prob;
+        return exponent < 1 ? log_prob * (1 + exponent) : std::ldexp(1.0, static_cast<int>(exponent * 1.4427) + 1) / a[0];
+    }
+    // Below exp(-69) = 1e-30 no sum notices an entry; below the smallest float or double it is zero.
+    double lowest() const { return score_of(-69); }
+    double threshold(double place) const { return place + score_of(sizeof(T) == 4 ? -87.4 : -745.2); }
     double exponent() const { return a[0]; }
     Vec<T> curvature() const { return (1 - a) / 2; }
     double gain(double s) const { return general_gain(a[0], s); }
@@ -228,9 +241,11 @@ template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
         const Vec<T> t = this->at.below(z) * a;
         const Mask<T> chosen = t < kInfinity<T>;
         const Vec<T> safe = chosen ? t : Vec<T>{};
-        const Vec<T> power = exponential(logarithm_of_one_plus(safe) * inverse);
+        // As logarithm_of_one_plus, with one division for all.
+        const Vec<T> base = safe + 1, reciprocal = 1 / base;
+        const Vec<T> log_base = logarithm(base) + (safe - (base - 1)) * reciprocal;
+        const Vec<T> power = exponential(log_base * inverse);
         const Vec<T> p = chosen ? power : Vec<T>{};
-        const Vec<T> reciprocal = 1 / (1 + safe);
         return {p, p * reciprocal, p * reciprocal * reciprocal};
     }
 };

@@ -100,7 +100,7 @@ class EntmaxKernel(Protocol):
 def alpha_error(alpha: float) -> ValueError:
     """What every backend, and the edge above them, say of an alpha that has no entmax."""
     return ValueError(
-        f"alpha must be finite and at least 0, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
+        f"alpha must be finite and at least 0, got {alpha}; use LearnedEntmax to learn it, argmax for its limit"
     )
 
 

@@ -124,7 +124,8 @@ def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
         probs_RN = torch.where(a_A1 > 1, _steep(z_RN, a_A1), probs_RN)
         lambda_R1 = torch.where(a_A1 > 1, (1 - probs_RN.amax(1, keepdim=True) ** a_A1) / a_A1, lambda_R1)
     expected_R1 = torch.where(probs_RN > 0, probs_RN * z_RN, 0).sum(1, keepdim=True)
-    conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / (a_A1 + 1)
+    # Not a + 1: near alpha 0 that has lost its digits.
+    conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / alpha_A.to(wide_RN.dtype)[:, None]
     bad_R1 = torch.isnan(wide_RN).any(1, keepdim=True) | (top_R1 == torch.inf)
 
     def settle(result: Tensor) -> Tensor:
