@@ -68,6 +68,22 @@ def heavy_entmax_exactly(scores: Tensor, alpha: float) -> Tensor:
         return torch.tensor([float(p) for p in probs(low)], dtype=torch.float64)
 
 
+def long_heavy_entmax(scores: Tensor, alpha: float) -> Tensor:
+    """Entmax of one long row for alpha below 1, by bisection in numpy's longest float."""
+    a = np.longdouble(alpha) - 1
+    z = scores.double().numpy().astype(np.longdouble)
+    z -= z.max()
+
+    def probs(place: np.longdouble) -> np.ndarray:
+        return np.exp(np.log1p(a * (z - place)) / a)
+
+    low, high = np.longdouble(0), (1 - np.longdouble(len(z)) ** -a) / a
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if probs(middle).sum() > 1 else (low, middle)
+    return torch.tensor(probs(low).astype(np.float64))
+
+
 def subset_marginals_exactly(scores: list[Fraction], k: Fraction) -> tuple[list[Fraction], Fraction]:
     """The clip(scores - tau, 0, 1) that sum to k, in exact arithmetic, and how far the nearest entry is from a corner.
 

@@ -51,7 +51,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return blocks
 
 
-@each("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+@each("alpha", [0.2, 0.5, 0.999, 1.0, 1.2, 1.5, 2.0, 3.0])
 def test_equals_the_loss_of_all_scores_whatever_the_width_of_the_choice(engine: str, alpha: float) -> None:
     for scale, smoothing, reduction, budget in ((0.01, 0.1, "mean", 2), (1.0, 0.0, "none", 5), (8.0, 0.3, "sum", 100)):
         h, w, b, target = layer(9, 300, 5, scale=scale)

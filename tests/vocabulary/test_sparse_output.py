@@ -9,7 +9,7 @@ from anymax.vocabulary import FullOutput, SparseOutput
 from anymax.vocabulary.output import COPIES
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 1.2, 1.5, 2.0, 3.0])
 def test_is_entmax_of_a_linear_layer_with_its_loss(alpha: float) -> None:
     layer = SparseOutput(30, 6, alpha=alpha, dim=4, bias=True)
     hidden, target = 3 * torch.randn(5, 4, 6), torch.randint(30, (5, 4))

@@ -122,7 +122,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
     double at = power.start()[0], settled = 0;
     const double limit = limit_of<T>(power, static_cast<double>(count))[0];
     if constexpr (kIsHeavy<Power>) at = heavy_start<T>(power, z, count, limit);
-    bool is_rough = Power::has_rough;
+    bool is_rough = starts_rough<T>(power);
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
         const Sums s = is_rough ? evaluate<Power::has_rough>(power, z, count) : evaluate<false>(power, z, count);

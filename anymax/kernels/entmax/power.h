@@ -223,6 +223,8 @@ template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
     Vec<T> a, inverse;
     explicit Heavy(Vec<T> a) : a(a), inverse(1 / a) {}
     static constexpr bool is_dear = true;
+    static constexpr bool has_rough = sizeof(T) == 4;
+    static constexpr double rough_until = 1.3;
     // No entry below this score has a probability of exp(log_prob) or more where lambda is zero: expm1(a log_prob) / a, with
     // a bound of expm1 that costs nothing.
     double score_of(double log_prob) const {
@@ -237,23 +239,34 @@ template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
     double gain(double s) const { return general_gain(a[0], s); }
     Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
-    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool is_rough = false) const {
         const Vec<T> t = this->at.below(z) * a;
         const Mask<T> chosen = t < kInfinity<T>;
         const Vec<T> safe = chosen ? t : Vec<T>{};
-        // As logarithm_of_one_plus, with one division for all.
         const Vec<T> base = safe + 1, reciprocal = 1 / base;
-        const Vec<T> log_base = logarithm(base) + (safe - (base - 1)) * reciprocal;
-        const Vec<T> power = exponential(log_base * inverse);
+        Vec<T> power;
+        if constexpr (has_rough) {
+            if (is_rough) power = rough_power(base, inverse);
+        }
+        // As logarithm_of_one_plus, with one division for all.
+        if (!has_rough || !is_rough) power = exponential((logarithm(base) + (safe - (base - 1)) * reciprocal) * inverse);
         const Vec<T> p = chosen ? power : Vec<T>{};
         return {p, p * reciprocal, p * reciprocal * reciprocal};
     }
 };
 
+// The rough power is good enough up to alpha 0.85.
+constexpr double kRoughTail = -0.15;
+
 template <class Power> constexpr bool kIsHeavy = false;
 template <class T> constexpr bool kIsHeavy<Reciprocal<T>> = true;
 template <class T> constexpr bool kIsHeavy<InverseSquare<T>> = true;
 template <class T> constexpr bool kIsHeavy<Heavy<T>> = true;
+
+template <class T, class Power> bool starts_rough([[maybe_unused]] const Power& power) {
+    if constexpr (Power::has_rough && kIsHeavy<Power>) return maximum<T>(power.a) <= T(kRoughTail);
+    else return Power::has_rough;
+}
 
 // Where n equal entries would be, with room for rounding: lambda is nowhere beyond.
 template <class T, class Power> Vec<T> limit_of(const Power& power, double n) {

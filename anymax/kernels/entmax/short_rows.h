@@ -53,7 +53,7 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
         power.at.set_lanes(guess > 0 ? guess : Vec<T>{});
     }
     Vec<T> settled = {};
-    bool is_rough = Power::has_rough;
+    bool is_rough = starts_rough<T>(power);
     for (int step = 0; step < 50; ++step) {
         const Terms<T> s = is_rough ? evaluate_columns<Power::has_rough, T>(power, z, count)
                                     : evaluate_columns<false, T>(power, z, count);
@@ -154,7 +154,8 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
     };
     Company companies[] = {{Kind::kNearExponential}, {Kind::kLowRoot},    {Kind::kSquare},
                            {Kind::kHighRoot},        {Kind::kHighRoot},   {Kind::kLinear},
-                           {Kind::kReciprocal},      {Kind::kInverseSquare}, {Kind::kHeavy}};
+                           {Kind::kReciprocal},      {Kind::kInverseSquare}, {Kind::kHeavy},
+                           {Kind::kHeavy}};
     const auto company_of = [&](double a) -> Company* {
         switch (kind_of(a)) {
             case Kind::kNearExponential: return companies;
@@ -164,7 +165,7 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
             case Kind::kLinear: return companies + 5;
             case Kind::kReciprocal: return companies + 6;
             case Kind::kInverseSquare: return companies + 7;
-            case Kind::kHeavy: return companies + 8;
+            case Kind::kHeavy: return companies + (a <= kRoughTail ? 8 : 9);
             default: return nullptr;
         }
     };
