@@ -110,7 +110,8 @@ class LearnedEntmax(nn.Module):
 
 def check_alpha(alpha: float, largest: float = math.inf) -> None:
     check_number("alpha", alpha)
-    if not (0 <= alpha < math.inf and alpha <= largest):
+    # As a float: a float32 of numpy has no room for the largest double.
+    if not (0 <= float(alpha) < math.inf and float(alpha) <= largest):
         raise alpha_error(alpha)
 
 

@@ -182,8 +182,8 @@ template <class T> struct HeavyTail {
     static constexpr bool is_linear = false;
     static constexpr bool has_rough = false;
     static constexpr double rough_until = 0;
-    // Halley's method cubes this.
-    static constexpr double tolerance = sizeof(T) == 4 ? 5e-3 : 1e-5;
+    // Halley's method cubes this. A step more costs little where the power is cheap.
+    static constexpr double tolerance = sizeof(T) == 4 ? 5e-4 : 1e-6;
     static double threshold(double) { return -kInfinity<double>; }
     // What is below this counts for nothing in the sum.
     static double lowest() { return -kInfinity<double>; }
@@ -223,6 +223,7 @@ template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
     Vec<T> a, inverse;
     explicit Heavy(Vec<T> a) : a(a), inverse(1 / a) {}
     static constexpr bool is_dear = true;
+    static constexpr double tolerance = sizeof(T) == 4 ? 2.5e-3 : 1e-5;
     static constexpr bool has_rough = sizeof(T) == 4;
     static constexpr double rough_until = 1.3;
     // No entry below this score has a probability of exp(log_prob) or more where lambda is zero: expm1(a log_prob) / a, with
