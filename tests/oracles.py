@@ -52,6 +52,38 @@ def entmax_exactly(scores: Tensor, alpha: float) -> Tensor:
         return torch.tensor([float(p) for p in probs(low)], dtype=torch.float64)
 
 
+def heavy_entmax_exactly(scores: Tensor, alpha: float) -> Tensor:
+    """Entmax of one row for alpha below 1, by bisection in 50 digits."""
+    with mpmath.workdps(50):
+        a = mpmath.mpf(alpha) - 1
+        z = [mpmath.mpf(score) - mpmath.mpf(scores.max().item()) for score in scores.tolist()]
+
+        def probs(place: mpmath.mpf) -> list[mpmath.mpf]:
+            return [(1 + a * (score - place)) ** (1 / a) for score in z]
+
+        low, high = mpmath.mpf(0), (1 - mpmath.mpf(len(z)) ** -a) / a
+        for _ in range(120):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(probs(middle)) > 1 else (low, middle)
+        return torch.tensor([float(p) for p in probs(low)], dtype=torch.float64)
+
+
+def long_heavy_entmax(scores: Tensor, alpha: float) -> Tensor:
+    """Entmax of one long row for alpha below 1, by bisection in numpy's longest float."""
+    a = np.longdouble(alpha) - 1
+    z = scores.double().numpy().astype(np.longdouble)
+    z -= z.max()
+
+    def probs(place: np.longdouble) -> np.ndarray:
+        return np.exp(np.log1p(a * (z - place)) / a)
+
+    low, high = np.longdouble(0), (1 - np.longdouble(len(z)) ** -a) / a
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if probs(middle).sum() > 1 else (low, middle)
+    return torch.tensor(probs(low).astype(np.float64))
+
+
 def subset_marginals_exactly(scores: list[Fraction], k: Fraction) -> tuple[list[Fraction], Fraction]:
     """The clip(scores - tau, 0, 1) that sum to k, in exact arithmetic, and how far the nearest entry is from a corner.
 

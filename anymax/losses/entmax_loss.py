@@ -11,7 +11,7 @@ from torch import Tensor
 from anymax.kernels import entmax as kernel
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.targets import as_distribution, check_arguments, inner, is_counted, prepare_scores, reduce
-from anymax.mappings.entmax import alpha_per_row, entmax_of_last, sum_over_rows
+from anymax.mappings.entmax import alpha_per_row, check_alpha_of_loss, entmax_of_last, sum_over_rows
 
 
 def entmax_loss(
@@ -25,12 +25,13 @@ def entmax_loss(
 ) -> Tensor:
     """The Fenchel-Young loss of entmax: its gradient by the scores is entmax(scores) - target.
 
-    Zero once the target's score leads all others by 1/(alpha-1), where cross-entropy never ends.
+    For alpha above 1 it is zero once the target's score leads all others by 1/(alpha-1), where cross-entropy never
+    ends. Below 1 it never ends either.
 
     Args:
         scores: classes in the last dimension, any leading shape.
         target: classes (integers, in the leading shape) or distributions (floating point, in the shape of scores).
-        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 in the last dimension,
+        alpha: above 0; a number, or a tensor that broadcasts against `scores` with size 1 in the last dimension,
             which gets a gradient.
         reduction: "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
         ignore_index: the class of rows to leave out; if all are, the loss is zero.
@@ -40,6 +41,7 @@ def entmax_loss(
     """
     prepared = prepare_scores(scores)
     check_arguments(prepared, target, reduction, ignore_index, label_smoothing)
+    check_alpha_of_loss(alpha)
     alpha_A = alpha_per_row(alpha, prepared, -1)
     counted = is_counted(target, ignore_index)
     losses = _losses(prepared, target, alpha_A, counted, label_smoothing)

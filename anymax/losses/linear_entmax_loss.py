@@ -16,7 +16,7 @@ from anymax.losses.blocks import Gradients, Piece
 from anymax.losses.fused import define, fused_loss
 from anymax.losses.rules import Block, Rule, RuleInputs
 from anymax.mappings.arguments import computed_in
-from anymax.mappings.entmax import alpha_per_row
+from anymax.mappings.entmax import alpha_per_row, check_alpha_of_loss
 
 # Summing a chosen row of the weight takes as long as this many entries of the dense product.
 COST_OF_CHOSEN = 24
@@ -40,11 +40,12 @@ def linear_entmax_loss(
         hidden: (..., dimension).
         linear_weight: (classes, dimension).
         target: classes, in the leading shape of `hidden`.
-        alpha: at least 1; a number, or a tensor that broadcasts against `hidden` with size 1 in the last dimension,
+        alpha: above 0; a number, or a tensor that broadcasts against `hidden` with size 1 in the last dimension,
             which gets a gradient.
         label_smoothing: how much of the target to spread evenly over all classes.
         reduction, ignore_index, memory_budget: as in `linear_cross_entropy`.
     """
+    check_alpha_of_loss(alpha)
     alpha_A = alpha_per_row(alpha, _as_scores(hidden), -1)
     return fused_loss(
         "linear_entmax_loss",

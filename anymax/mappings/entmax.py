@@ -1,4 +1,4 @@
-"""Entmax: softmax at alpha 1, sparsemax at alpha 2, and everything between and above, with alpha learnable.
+"""Entmax: softmax at alpha 1, sparsemax at alpha 2, heavy tails below 1, for every alpha from 0, which is learnable.
 
 Shapes: R rows, A is R or 1.
 """
@@ -12,19 +12,20 @@ from torch import Tensor, nn
 
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
-from anymax.kernels.entmax.protocol import alpha_error
+from anymax.kernels.entmax.protocol import alpha_error, alpha_error_of_loss
 from anymax.mappings.arguments import check_number, check_per_row, check_scores, computed_in, map_last, per_row
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Map scores to a distribution along `dim` that may be sparse.
 
-        argmax over p in the simplex of  <p, scores> + H_alpha(p),    H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha -
-        1))
+        argmax over p in the simplex of  <p, scores> + H_alpha(p)
+        H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1))
 
     Args:
-        alpha: at least 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets
-            a gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser.
+        alpha: at least 0; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets
+            a gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser. Below 1 every entry has a probability,
+            and tails are heavier than those of softmax: a power of the score instead of an exponential.
         mask: true where an entry may be chosen; a row with none gets zeros.
 
     Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
@@ -53,21 +54,37 @@ class Entmax(nn.Module):
 
 
 class LearnedEntmax(nn.Module):
-    """Entmax whose alpha is learned: alpha = 1 + sigmoid(a), so it stays between softmax and sparsemax.
+    """Entmax whose alpha is learned: alpha = low + (high - low) sigmoid(a), by default between softmax and sparsemax.
 
     Args:
         shape: of the alphas; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each head of
             a (batch, heads, queries, keys) attention its own.
-        initial: the alpha to start from, strictly between 1 and 2; by default a is drawn from N(0, 1).
+        initial: the alpha to start from, strictly between `low` and `high`; by default a is drawn from N(0, 1).
+        low: what alpha stays above, at least 0.
+        high: what alpha stays below.
 
     Correia et al. 2019.
     """
 
-    def __init__(self, shape: tuple[int, ...] = (1,), dim: int = -1, *, initial: float | None = None) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...] = (1,),
+        dim: int = -1,
+        *,
+        initial: float | None = None,
+        low: float = 1.0,
+        high: float = 2.0,
+    ) -> None:
         super().__init__()
-        if initial is not None and not 1 < initial < 2:
-            raise ValueError(f"initial must lie strictly between 1 and 2, got {initial}; use Entmax for a fixed alpha")
+        if not 0 <= low < high < math.inf:
+            raise ValueError(f"low and high must be finite with 0 <= low < high, got {low} and {high}")
+        if initial is not None and not low < initial < high:
+            raise ValueError(
+                f"initial must lie strictly between {low:g} and {high:g}, got {initial}; use Entmax for a fixed alpha"
+            )
         self.dim = dim
+        self.low = low
+        self.high = high
         self.initial = initial
         self.pre_alpha = nn.Parameter(torch.empty(shape))
         self.reset_parameters()
@@ -76,25 +93,32 @@ class LearnedEntmax(nn.Module):
         if self.initial is None:
             nn.init.normal_(self.pre_alpha)
         else:
-            nn.init.constant_(self.pre_alpha, math.log((self.initial - 1) / (2 - self.initial)))
+            nn.init.constant_(self.pre_alpha, math.log((self.initial - self.low) / (self.high - self.initial)))
 
     @property
     def alpha(self) -> Tensor:
         """The current alphas, in `shape`, attached to the parameter."""
-        # In half precision the sum would round to 1 or 2.
-        return 1 + torch.sigmoid(self.pre_alpha.to(computed_in(self.pre_alpha.dtype)))
+        # In half precision the sum would round to an end of the range.
+        return self.low + (self.high - self.low) * torch.sigmoid(self.pre_alpha.to(computed_in(self.pre_alpha.dtype)))
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return entmax(scores, self.alpha, dim=self.dim, mask=mask)
 
     def extra_repr(self) -> str:
-        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}"
+        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}, low={self.low:g}, high={self.high:g}"
 
 
 def check_alpha(alpha: float, largest: float = math.inf) -> None:
     check_number("alpha", alpha)
-    if not (1 <= alpha < math.inf and alpha <= largest):
+    # As a float: a float32 of numpy has no room for the largest double.
+    if not (0 <= float(alpha) < math.inf and float(alpha) <= largest):
         raise alpha_error(alpha)
+
+
+def check_alpha_of_loss(alpha: float | Tensor) -> None:
+    """A number above 0; the values of a tensor are checked inside the kernel."""
+    if not isinstance(alpha, Tensor) and alpha == 0:
+        raise alpha_error_of_loss(alpha)
 
 
 def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:

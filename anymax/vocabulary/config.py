@@ -271,7 +271,7 @@ class SparseOutputConfig:
     """Entmax over all words, trained with its own loss: most words get probability zero, and there is no perplexity.
 
     Args:
-        alpha: at least 1; 1 is softmax, 2 is sparsemax.
+        alpha: above 0; 1 is softmax, 2 is sparsemax.
         learn_alpha: learn it, from this start strictly between 1 and 2.
         dim: width of the table; by default model_dim, otherwise with a projection.
         bias: whether every word has a number added to its score.

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anymax.checks import check_shares
 from anymax.losses import linear_entmax_loss
-from anymax.mappings.entmax import Entmax, LearnedEntmax
+from anymax.mappings.entmax import Entmax, LearnedEntmax, check_alpha_of_loss
 from anymax.vocabulary.output import TableOutput
 
 
@@ -23,7 +23,7 @@ class SparseOutput(TableOutput):
     Args:
         vocabulary_size: number of words.
         model_dim: size of a hidden vector.
-        alpha: at least 1; 1 is softmax, 2 is sparsemax. If it is learned, where it starts, strictly between 1 and 2.
+        alpha: above 0; 1 is softmax, 2 is sparsemax. If it is learned, where it starts, strictly between 1 and 2.
         learn_alpha: whether alpha is learned, as 1 + sigmoid(a), so that it stays between 1 and 2.
         dim: width of the table, with a projection before it where it differs from model_dim.
         bias: whether every word has a number added to its score.
@@ -58,6 +58,7 @@ class SparseOutput(TableOutput):
             raise ValueError(
                 f"alpha must start strictly between 1 and 2 to be learned, got {alpha}; without learn_alpha it is fixed"
             )
+        check_alpha_of_loss(alpha)
         self.mapping = LearnedEntmax(initial=alpha) if learn_alpha else Entmax(alpha)
 
     @property

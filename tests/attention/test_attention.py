@@ -15,6 +15,8 @@ D, H = 12, 3
 MAPPINGS = {
     "softmax": lambda: None,
     "entmax": lambda: anymax.Entmax(1.5),
+    "heavy": lambda: anymax.Entmax(0.5),
+    "wide": lambda: anymax.LearnedEntmax(shape=(H, 1, 1), low=0.0, high=3.0),
     "learned": lambda: anymax.LearnedEntmax(shape=(H, 1, 1)),
     "sparsemax": lambda: anymax.sparsemax,
     "top 2": lambda: functools.partial(anymax.topk_sparsemax, k=2),

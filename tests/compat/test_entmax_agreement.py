@@ -21,7 +21,7 @@ MAPPINGS = [
     ("sparsemax_bisect", {"n_iter": 60, "ensure_sum_one": False}),
     *(("entmax_bisect", {"alpha": alpha}) for alpha in ALPHAS),
     *(("normmax_bisect", {"alpha": alpha}) for alpha in (1.2, 1.5, 2, 3.0, 5.0)),
-    *(("budget_bisect", {"budget": budget}) for budget in (0, 0.5, 1, 2, 2.5, 3, 9)),
+    *(("budget_bisect", {"budget": budget}) for budget in (-1, 0, 0.5, 1, 2, 2.5, 3, 9)),
 ]
 MAPPING_MODULES = [
     ("Sparsemax", {}),
@@ -191,11 +191,27 @@ def test_loss_modules_agree(peer, name, options, reduction, ignore_index):
     assert_agree(lambda x: mine(x, target), lambda x: theirs(x, target), scores(5, 7))
 
 
-def test_alpha_below_one_solves_the_same_problem_there_and_is_refused_here(peer):
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.2, 0.5, 0.75, 0.95])
+def test_entmax_below_one_agrees_with_its_gradients(peer, alpha):
+    learned = torch.tensor(alpha, dtype=torch.float64)
+    assert_agree(ours.entmax_bisect, peer.entmax_bisect, scores(4, 6), learned)
+    if alpha > 0:
+        target = torch.tensor([0, 3, 5, 2])
+        assert_agree(
+            lambda x: ours.entmax_bisect_loss(x, target, alpha),
+            lambda x: peer.entmax_bisect_loss(x, target, alpha),
+            scores(4, 6),
+        )
+
+
+def test_alpha_below_one_agrees(peer):
     x = scores(6)
-    for alpha in (0.2, 0.5, 0.75):
+    for alpha in (0.05, 0.2, 0.5, 0.75, 0.95):
         solved = anymax.regularized_argmax(x, lambda p, alpha=alpha: (p**alpha).sum() / (alpha * (alpha - 1)))
         torch.testing.assert_close(peer.entmax_bisect(x, alpha), solved, rtol=0, atol=1e-8)
-        for refused in (alpha, torch.tensor([alpha], dtype=torch.float64)):
-            with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-                ours.entmax_bisect(x, refused)
+        for same in (alpha, torch.tensor([alpha], dtype=torch.float64)):
+            torch.testing.assert_close(ours.entmax_bisect(x, same), peer.entmax_bisect(x, alpha), rtol=0, atol=1e-12)
+        target = torch.tensor([0])
+        torch.testing.assert_close(
+            ours.entmax_bisect_loss(x[None], target, alpha), peer.entmax_bisect_loss(x[None], target, alpha)
+        )

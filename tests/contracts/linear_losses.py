@@ -168,6 +168,7 @@ MEMBERS = {
         pieces_shapes,
         "linear_cross_entropy",
     ),
+    "entmax-0.6": entmax(0.6, has_bias=True),
     "entmax-1": entmax(1.0, has_bias=True),
     "entmax-1.5": entmax(1.5, has_bias=True),
     "entmax-2": entmax(2.0, has_bias=False),

@@ -37,6 +37,8 @@ def at(mapping: Callable[..., Tensor], parameter: float) -> Callable[..., Tensor
 MEMBERS = {
     "softmax": Member(anymax.softmax),
     "sparsemax": Member(anymax.sparsemax),
+    "entmax-0": Member(at(anymax.entmax, 0.0)),
+    "entmax-0.7": Member(at(anymax.entmax, 0.7)),
     "entmax-1": Member(at(anymax.entmax, 1.0)),
     "entmax-1.00001": Member(at(anymax.entmax, 1.00001)),
     "entmax-1.3": Member(at(anymax.entmax, 1.3)),

@@ -13,7 +13,7 @@ from anymax.kernels import library
 from anymax.kernels.entmax import native, reference
 from tests.each import each
 
-ALPHAS = [1.0, 1.00001, 1.01, 1.05, 1.1, 1.33, 1.5, 1.7, 1.9, 1.99, 2.0, 2.5, 4.0]
+ALPHAS = [0.0, 1e-6, 0.2, 0.5, 0.9, 0.999, 1.0, 1.00001, 1.01, 1.05, 1.1, 1.33, 1.5, 1.7, 1.9, 1.99, 2.0, 2.5, 4.0]
 
 
 @pytest.fixture(params=library.machine_levels(), autouse=True)
@@ -27,11 +27,17 @@ def level(request: pytest.FixtureRequest):
 def assert_agree(scores_RN: Tensor, alpha_A: Tensor) -> None:
     """Forward, conjugate and both gradients of the two backends."""
     atol = 3e-6 if scores_RN.dtype == torch.float32 else 1e-9
-    probs_RN, maxima_R = native.conjugate(scores_RN, alpha_A)
-    wanted_RN, wanted_R = reference.conjugate(scores_RN, alpha_A)
+    probs_RN, wanted_RN = native.forward(scores_RN, alpha_A), reference.forward(scores_RN, alpha_A)
     torch.testing.assert_close(probs_RN, wanted_RN, rtol=0, atol=atol, equal_nan=True)
-    torch.testing.assert_close(maxima_R, wanted_R, rtol=1e-6, atol=atol, equal_nan=True)
-    torch.testing.assert_close(native.forward(scores_RN, alpha_A), probs_RN, rtol=0, atol=0, equal_nan=True)
+    # The conjugate is infinite at alpha 0.
+    if (alpha_A > 0).all():
+        same_RN, maxima_R = native.conjugate(scores_RN, alpha_A)
+        wanted_R = reference.conjugate(scores_RN, alpha_A)[1]
+        # Below alpha 1 the far tail counts. In float32 its powers are off by log(p) roundings, and those that underflow
+        # are missing, though scores of 1e30 would give them weight.
+        rtol, least = (1e-5, 2e-5) if (alpha_A < 1).any() else (1e-6, atol)
+        torch.testing.assert_close(maxima_R, wanted_R, rtol=rtol, atol=least, equal_nan=True)
+        torch.testing.assert_close(same_RN, probs_RN, rtol=0, atol=0, equal_nan=True)
     grad_RN = torch.randn_like(scores_RN)
     both = native.backward_both(grad_RN, wanted_RN, alpha_A)
     torch.testing.assert_close(
@@ -87,14 +93,14 @@ def test_hard_rows_agree_with_the_reference(n: int) -> None:
 
 def test_a_long_row_sums_to_one_within_float_rounding() -> None:
     scores_RN = torch.randn(2, 1_000_003)
-    for alpha in (1.0, 1.05, 1.33, 1.5, 2.0):
+    for alpha in (0.0, 0.2, 0.5, 0.95, 1.0, 1.05, 1.33, 1.5, 2.0):
         for scale in (1e-3, 1.0):
             probs = native.forward(scores_RN * scale, torch.tensor([alpha]))
             torch.testing.assert_close(probs.double().sum(1), torch.ones(2, dtype=torch.float64), rtol=0, atol=3e-6)
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
-    scores_RN, alpha_R = torch.randn(3000, 40), 1 + torch.rand(3000)
+    scores_RN, alpha_R = torch.randn(3000, 40), 2.5 * torch.rand(3000)
     threads = torch.get_num_threads()
     try:
         results = []
@@ -108,10 +114,10 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.testing.assert_close(results[3], results[1], rtol=0, atol=0)
 
 
-def test_an_alpha_below_one_is_refused_by_both_backends() -> None:
+def test_an_alpha_below_zero_is_refused_by_both_backends() -> None:
     for backend in (native, reference):
-        for alpha in (0.5, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
+        for alpha in (-0.5, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
                 backend.forward(torch.randn(2, 3), torch.tensor([1.5, alpha]))
 
 
@@ -129,7 +135,13 @@ def test_the_c_interface_survives_anything(data: st.DataObject) -> None:
     values = data.draw(st.lists(hard_floats, min_size=1, max_size=40))
     scores = torch.tensor(values).repeat(rows * n // len(values) + 1)[: rows * n].reshape(rows, n).contiguous()
     num_alphas = rows if rows and data.draw(st.booleans()) else 1
-    alpha = torch.tensor(data.draw(st.lists(st.floats(1, 50, width=32), min_size=num_alphas, max_size=num_alphas)))
+    alpha = torch.tensor(
+        data.draw(
+            st.lists(
+                st.floats(2**-10, 2, width=32) | st.floats(2, 50, width=32), min_size=num_alphas, max_size=num_alphas
+            )
+        )
+    )
     guard = 16
     results = torch.full((guard + rows * n + guard,), 7.0)
     conjugates = torch.full((guard + rows + guard,), 7.0)

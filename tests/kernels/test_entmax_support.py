@@ -205,9 +205,9 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(native_engine: str, cap
         assert all(got.equal(wanted) for got, wanted in zip(result, results[0], strict=True))
 
 
-def test_an_alpha_below_one_is_refused(engine: str) -> None:
-    for alpha in (0.5, torch.nan, torch.inf):
-        with pytest.raises(ValueError, match=f"alpha must be finite and at least 1, got {alpha}"):
+def test_an_alpha_below_zero_is_refused(engine: str) -> None:
+    for alpha in (-0.5, torch.nan, torch.inf):
+        with pytest.raises(ValueError, match=f"alpha must be finite and at least 0, got {alpha}"):
             ops.support_(torch.randn(2, 3), torch.tensor([1.5, alpha]), capacity=0, wants_by_alpha=False)
     with pytest.raises(ValueError, match=r"1 or 2 entries, one per row, got torch\.float32 with 3"):
         ops.support_(torch.randn(2, 5), torch.full((3,), 1.5), capacity=0, wants_by_alpha=False)

@@ -10,7 +10,7 @@ from tests.each import each
 from tests.oracles import slope
 
 pytestmark = pytest.mark.usefixtures("engine")
-ALPHAS = [1.0, 1.00001, 1.05, 1.3, 1.5, 1.8, 2.0, 3.0]
+ALPHAS = [0.05, 0.5, 0.999, 1.0, 1.00001, 1.05, 1.3, 1.5, 1.8, 2.0, 3.0]
 
 
 def omega(probs: Tensor, alpha: float) -> Tensor:
@@ -20,7 +20,7 @@ def omega(probs: Tensor, alpha: float) -> Tensor:
     return ((probs**alpha).sum(-1) - 1) / (alpha * (alpha - 1))
 
 
-@each("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+@each("alpha", [0.2, 0.5, 0.9, 1.0, 1.3, 1.5, 2.0, 3.0])
 def test_is_the_fenchel_young_loss_of_its_definition(alpha: float) -> None:
     scores, target = torch.randn(6, 5, dtype=torch.float64), torch.randint(5, (6,))
     probs = anymax.entmax(scores, alpha)
@@ -49,6 +49,27 @@ def test_the_gradient_is_the_answer_minus_the_target(alpha: float) -> None:
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-6)
 
 
+def test_towards_alpha_zero_a_class_costs_as_many_times_one_over_alpha_as_there_are_others() -> None:
+    scores, target = torch.randn(3, 20, dtype=torch.float64), torch.tensor([0, 7, 19])
+    for alpha in (1e-6, 1e-9, 1e-12):
+        leaf = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        losses = anymax.entmax_loss(scores, target, leaf, reduction="none")
+        torch.testing.assert_close(losses * alpha, torch.full((3,), 19.0).double(), rtol=10 * alpha, atol=0)
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        torch.testing.assert_close(gradient * alpha**2, torch.tensor(-57.0).double(), rtol=10 * alpha + 1e-14, atol=0)
+
+
+def test_values_and_gradients_are_continuous_through_one() -> None:
+    scores, target = torch.randn(6, 30), torch.randint(30, (6,))
+    results = []
+    for alpha in (1 - 2**-23, 1.0, 1 + 2**-23):
+        leaf = torch.tensor(alpha, requires_grad=True)
+        loss = anymax.entmax_loss(scores, target, leaf)
+        results.append((loss.detach(), *torch.autograd.grad(loss, leaf)))
+    for other in (results[0], results[2]):
+        torch.testing.assert_close(other, results[1], rtol=5e-6, atol=0)
+
+
 def test_a_won_margin_costs_nothing() -> None:
     scores = torch.tensor([[3.0, 0.5, 0.9]], requires_grad=True)
     loss = anymax.entmax_loss(scores, torch.tensor([0]), 1.5)
@@ -61,7 +82,7 @@ def test_a_won_margin_costs_nothing() -> None:
 @each("soft", [False, True])
 def test_gradients_by_scores_and_alpha_are_right_for_every_reduction(reduction: str, soft: bool) -> None:
     scores = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    alpha = (1.05 + 0.9 * torch.rand(2, 3, 1, dtype=torch.float64)).requires_grad_()
+    alpha = (0.3 + 1.6 * torch.rand(2, 3, 1, dtype=torch.float64)).requires_grad_()
     target = (
         torch.softmax(torch.randn(2, 3, 4, dtype=torch.float64), -1)
         if soft
@@ -75,13 +96,13 @@ def test_gradients_by_scores_and_alpha_are_right_for_every_reduction(reduction: 
     assert torch.autograd.gradgradcheck(loss, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
 
 
-@each("alpha", [1.00001, 1.01, 1.5, 2.0, 4.0])
+@each("alpha", [0.1, 0.5, 0.99, 0.9999999, 1.0, 1.00001, 1.01, 1.5, 2.0, 4.0])
 def test_the_float32_alpha_gradient_agrees_with_float64_differences(alpha: float) -> None:
     scores, target = torch.randn(5, 30), torch.randint(30, (5,))
     leaf = torch.tensor(alpha, requires_grad=True)
     (gradient,) = torch.autograd.grad(anymax.entmax_loss(scores, target, leaf), leaf)
     step = 4e-6
-    expected = slope(lambda a: anymax.entmax_loss(scores.double(), target, a), max(alpha, 1 + 2 * step), step)
+    expected = slope(lambda a: anymax.entmax_loss(scores.double(), target, a), leaf.item(), step)
     torch.testing.assert_close(gradient.double(), expected, rtol=1e-3, atol=1e-4)
 
 
@@ -140,7 +161,7 @@ def test_a_target_that_cannot_be_chosen_costs_infinity() -> None:
 
 def test_a_large_offset_changes_nothing() -> None:
     scores, target = (torch.randn(6, 9) * 64).round() / 64, torch.randint(9, (6,))
-    for alpha in (1.0, 1.3, 1.5, 2.0):
+    for alpha in (0.5, 1.0, 1.3, 1.5, 2.0):
         moved = anymax.entmax_loss(scores + 4096, target, alpha, reduction="none")
         torch.testing.assert_close(
             moved, anymax.entmax_loss(scores, target, alpha, reduction="none"), rtol=0, atol=1e-6
@@ -230,7 +251,10 @@ def test_wrong_options_are_refused() -> None:
         anymax.entmax_loss(scores, target, reduction="average")
     with pytest.raises(ValueError, match="label_smoothing must be between 0 and 1"):
         anymax.entmax_loss(scores, target, label_smoothing=1.5)
-    with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-        anymax.entmax_loss(scores, target, 0.5)
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
+        anymax.entmax_loss(scores, target, -0.5)
+    for zero in (0, 0.0, torch.tensor(0.0)):
+        with pytest.raises(ValueError, match="alpha must be above 0 for a loss"):
+            anymax.entmax_loss(scores, target, zero)
     with pytest.raises(ValueError, match="alpha must broadcast"):
         anymax.entmax_loss(scores, target, torch.full((2,), 1.5))

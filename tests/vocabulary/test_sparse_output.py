@@ -9,7 +9,7 @@ from anymax.vocabulary import FullOutput, SparseOutput
 from anymax.vocabulary.output import COPIES
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 1.2, 1.5, 2.0, 3.0])
 def test_is_entmax_of_a_linear_layer_with_its_loss(alpha: float) -> None:
     layer = SparseOutput(30, 6, alpha=alpha, dim=4, bias=True)
     hidden, target = 3 * torch.randn(5, 4, 6), torch.randint(30, (5, 4))
@@ -99,8 +99,10 @@ def test_samples_stay_in_the_support_when_hot() -> None:
 
 
 def test_wrong_alphas_are_refused() -> None:
-    with pytest.raises(ValueError, match="alpha must be finite and at least 1"):
-        SparseOutput(30, 6, alpha=0.5)
+    with pytest.raises(ValueError, match="alpha must be finite and at least 0"):
+        SparseOutput(30, 6, alpha=-0.5)
+    with pytest.raises(ValueError, match="alpha must be above 0 for a loss"):
+        SparseOutput(30, 6, alpha=0.0)
     for alpha in (1.0, 2.0, 2.5):
         with pytest.raises(ValueError, match="alpha must start strictly between 1 and 2 to be learned"):
             SparseOutput(30, 6, alpha=alpha, learn_alpha=True)

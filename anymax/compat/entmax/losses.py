@@ -21,7 +21,6 @@ def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
     """The sparsemax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result."""
-    check_n_iter(n_iter)
     return _entmax_losses(X, target, 2.0)
 
 
@@ -35,7 +34,7 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
     """The entmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
 
     Args:
-        alpha: at least 1 (there it is cross-entropy); a number, or a tensor with one value per row, shaped like
+        alpha: above 0 (at 1 it is cross-entropy); a number, or a tensor with one value per row, shaped like
             `target` or with a last dimension of size 1. It gets a gradient.
     """
     check_n_iter(n_iter)
@@ -94,7 +93,6 @@ class SparsemaxBisectLoss(_GenericLoss):
 
     def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
         super().__init__(ignore_index, reduction)
-        check_n_iter(n_iter)
         self.n_iter = n_iter
 
     def loss(self, X: Tensor, target: Tensor) -> Tensor:

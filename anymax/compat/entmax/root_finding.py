@@ -7,7 +7,7 @@ effect on the result.
 from torch import Tensor, nn
 
 from anymax import mappings
-from anymax.compat.entmax.settings import check_ensure_sum_one, check_n_iter
+from anymax.compat.entmax.settings import check_n_iter, parameter
 
 
 def entmax_bisect(
@@ -16,17 +16,14 @@ def entmax_bisect(
     """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
 
     Args:
-        alpha: at least 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
+        alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
     """
     check_n_iter(n_iter)
-    check_ensure_sum_one(ensure_sum_one)
-    return mappings.entmax(X, alpha, dim=dim)
+    return mappings.entmax(X, parameter(alpha, X), dim=dim)
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
     """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result."""
-    check_n_iter(n_iter)
-    check_ensure_sum_one(ensure_sum_one)
     return mappings.sparsemax(X, dim=dim)
 
 
@@ -37,19 +34,19 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
         alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
     """
     check_n_iter(n_iter)
-    return mappings.normmax(X, alpha, dim=dim)
+    return mappings.normmax(X, parameter(alpha, X), dim=dim)
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
     """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
 
     Args:
-        budget: at least 0, which gives zeros and no gradient; a number, or a tensor that broadcasts against `X` with
-            size 1 along `dim`. Where there are fewer entries than that, all are chosen.
+        budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`. 0 and below give zeros and no
+            gradient. Where there are fewer entries than that, all are chosen.
     """
     check_n_iter(n_iter)
-    num_entries = X.shape[dim]
-    feasible = budget.clamp(max=num_entries) if isinstance(budget, Tensor) else min(budget, num_entries)
+    n, budget = X.shape[dim], parameter(budget, X)
+    feasible = budget.clamp(0, n) if isinstance(budget, Tensor) else max(0, min(budget, n))
     return mappings.subset_marginals(X, feasible, dim=dim)
 
 
@@ -58,7 +55,6 @@ class SparsemaxBisect(nn.Module):
 
     def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
         super().__init__()
-        check_n_iter(n_iter)
         self.dim = dim
         self.n_iter = n_iter
 

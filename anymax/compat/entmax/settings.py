@@ -1,4 +1,10 @@
-"""The settings of entmax 1.3's algorithms. Ours solves exactly without them, so they are checked and nothing more."""
+"""The arguments of entmax 1.3: settings of its algorithms, which change nothing here, and parameters of any kind."""
+
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
 
 
 def check_k(k: int | None) -> None:
@@ -15,9 +21,8 @@ def check_n_iter(n_iter: int | None) -> None:
         )
 
 
-def check_ensure_sum_one(ensure_sum_one: bool) -> None:
-    """`ensure_sum_one`: whether the result is divided by its sum."""
-    if not isinstance(ensure_sum_one, bool):
-        raise ValueError(
-            f"ensure_sum_one must be True or False, got {ensure_sum_one!r}; the result sums to one either way"
-        )
+def parameter(value: Any, X: Tensor) -> float | Tensor:
+    """Alpha or a budget as a number or a tensor: entmax 1.3 takes everything that `torch.tensor` does."""
+    if isinstance(value, Tensor | str) or (isinstance(value, numbers.Real) and not isinstance(value, bool)):
+        return value  # type: ignore[return-value]
+    return torch.as_tensor(value, dtype=X.dtype, device=X.device)

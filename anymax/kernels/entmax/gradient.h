@@ -17,6 +17,8 @@ template <class T, Kind kind> ANYMAX_INLINE Vec<T> weight(Vec<T> p, T exponent) 
     if constexpr (kind == Kind::kSoftmax) return p;
     else if constexpr (kind == Kind::kLinear) s = splat<T>(1);
     else if constexpr (kind == Kind::kSquare) return square_root(p);
+    else if constexpr (kind == Kind::kReciprocal) return p * p;
+    else if constexpr (kind == Kind::kInverseSquare) return p * square_root(p);
     else s = exponential(safe_logarithm<T>(p) * exponent);
     return p > 0 ? s : Vec<T>{};
 }
@@ -31,7 +33,7 @@ template <class T> ANYMAX_INLINE Vec<T> alpha_slope(Vec<T> p, Vec<T> s, double a
     for (int k = kTerms; k > 0; --k) series = 1 - series * t * (T(1) / T(k + 2));
     const Vec<T> near = p * log_p * log_p * series * T(-0.5);
     const Vec<T> far = (p * (1 - t) - s) * T(a == 0 ? 0 : 1 / (a * a));
-    return p > 0 ? (t > -1 ? near : far) : Vec<T>{};
+    return p > 0 ? ((t > -1) & (t < 1) ? near : far) : Vec<T>{};
 }
 
 // Writes s where the gradient will stand and notes which groups of vectors hold any, then visits only those.
@@ -145,6 +147,10 @@ void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
         case Kind::kSoftmax: return cheap_gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kLinear: return cheap_gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kSquare: return cheap_gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kReciprocal:
+            return cheap_gradient_row<T, Kind::kReciprocal>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kInverseSquare:
+            return cheap_gradient_row<T, Kind::kInverseSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
         case Kind::kSteep: return steep_gradient_row(grad, p, a, grad_scores, grad_alpha, n);
         default: return gradient_row<T, Kind::kLowRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
     }

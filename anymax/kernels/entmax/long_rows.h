@@ -62,11 +62,67 @@ template <bool is_rough, class T, class Power> Sums evaluate(const Power& power,
     return sums;
 }
 
+struct Bin {
+    double count, total;
+};
+
+// How many scores are above a threshold, and what they sum to.
+template <class T, int num> void add_bins(const T* z, int64_t count, const T* thresholds, Bin* bins) {
+    const int64_t block = kCarryEvery * kLanes<T>;
+    for (int64_t from = 0; from < count; from += block) {
+        Vec<T> counts[num] = {}, totals[num] = {};
+        for (int64_t i = from; i < std::min(count, from + block); i += kLanes<T>) {
+            const Vec<T> v = load(z + i);
+            for (int k = 0; k < num; ++k) {
+                const Mask<T> is_above = v > thresholds[k];
+                counts[k] += is_above ? splat<T>(1) : Vec<T>{};
+                totals[k] += is_above ? v : Vec<T>{};
+            }
+        }
+        for (int k = 0; k < num; ++k) bins[k] = {bins[k].count + sum<T>(counts[k]), bins[k].total + sum<T>(totals[k])};
+    }
+}
+
+// The sum is convex in z, so no less than that of as many entries at their mean, which bounds lambda from below. In a long
+// row with a dear power the entries are first parted by their scores, each part at its own mean.
+template <class T, class Power> double heavy_start(Power& power, const T* z, int64_t count, double limit) {
+    const T none = -kInfinity<T>;
+    Bin all = {};
+    add_bins<T, 1>(z, count, &none, &all);
+    const double mean = all.total / all.count;
+    double at = std::max(0.0, limit + mean);
+    if (!Power::is_dear || count < 2048) return at;
+    constexpr int kBins = 4, kParts = (kBins + kLanes<T>) / kLanes<T> * kLanes<T>;
+    const T thresholds[kBins] = {T(mean / 4), T(mean / 2), T(mean * 3 / 4), T(mean)};
+    Bin bins[kBins + 1] = {};
+    add_bins<T, kBins>(z, count, thresholds, bins);
+    bins[kBins] = all;
+    T means[kParts] = {}, counts[kParts] = {};
+    for (int k = 0; k <= kBins; ++k) {
+        const Bin before = k ? bins[k - 1] : Bin{};
+        const double part = bins[k].count - before.count;
+        counts[k] = static_cast<T>(part);
+        means[k] = part > 0 ? static_cast<T>((bins[k].total - before.total) / part) : T(0);
+    }
+    for (int step = 0; step < 4; ++step) {
+        power.at.set(at);
+        Sums s = {0, 0, 0};
+        for (int i = 0; i < kParts; i += kLanes<T>) {
+            const Terms<T> terms = power.terms(load(means + i));
+            s.prob += sum<T>(terms.prob * load(counts + i));
+            s.slope += sum<T>(terms.slope * load(counts + i));
+        }
+        at = std::max(0.0, at + s.prob / s.slope * power.gain(s.prob));
+    }
+    return at;
+}
+
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
     double at = power.start()[0], settled = 0;
-    const double limit = power.limit(static_cast<double>(count))[0];
-    bool is_rough = Power::has_rough;
+    const double limit = limit_of<T>(power, static_cast<double>(count))[0];
+    if constexpr (kIsHeavy<Power>) at = heavy_start<T>(power, z, count, limit);
+    bool is_rough = starts_rough<T>(power);
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);
         const Sums s = is_rough ? evaluate<Power::has_rough>(power, z, count) : evaluate<false>(power, z, count);
@@ -79,6 +135,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
         // A rough sum may be off by one percent.
         const double lower_bound = at + newton - (is_rough ? 0.02 * s.prob / s.slope : 0);
         at = std::min(at + newton / (1 - std::min(bend, 0.5)), limit);
+        if constexpr (kIsHeavy<Power>) at = std::max(at, 0.0);
         if (!is_rough && std::fabs(s.prob - 1) <= power.tolerance) break;
         if (s.prob < power.rough_until) is_rough = false;
         if (Power::is_linear) {
@@ -86,7 +143,7 @@ template <class T, class Power> double solve(Power& power, T* z, int64_t count) 
             if (s.slope == settled) break;
             settled = s.slope;
         }
-        if (count > 4 * kLanes<T>) count = keep_above(z, count, static_cast<T>(power.threshold(lower_bound)));
+        if (!kIsHeavy<Power> && count > 4 * kLanes<T>) count = keep_above(z, count, static_cast<T>(power.threshold(lower_bound)));
     }
     power.at.set(at);
     return at;
@@ -122,7 +179,9 @@ double write_probs(const Power& power, double at, const T* x, T* out, int64_t n,
 }
 
 template <class T, class Power> T lowest_candidate(const Power& power, T top) {
-    return top - static_cast<T>(1 / power.exponent());
+    if constexpr (kIsHeavy<Power>)
+        return static_cast<T>(std::max<double>(double(top) + power.lowest(), std::numeric_limits<T>::lowest()));
+    else return top - static_cast<T>(1 / power.exponent());
 }
 
 template <class T, class Power>
@@ -240,6 +299,13 @@ template <class T> T long_row(const T* x, double alpha, T* out, T* conjugate, in
         case Kind::kNearExponential:
             solution = entmax_row(NearExponential<T>(exponent), x, out, n, top, scratch, wants_expected);
             break;
+        case Kind::kReciprocal:
+            solution = entmax_row(Reciprocal<T>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kInverseSquare:
+            solution = entmax_row(InverseSquare<T>(exponent), x, out, n, top, scratch, wants_expected);
+            break;
+        case Kind::kHeavy: solution = entmax_row(Heavy<T>(exponent), x, out, n, top, scratch, wants_expected); break;
         case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
     }
     if (conjugate) *conjugate = conjugate_of<T>(solution, alpha);

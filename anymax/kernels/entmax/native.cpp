@@ -17,6 +17,10 @@
 // We go on from the Halley point (up to alpha = 1.5, where D2 is bounded) and drop what lies below the Newton point, which is
 // a proven lower bound of theta.
 //
+// For alpha < 1, a is negative and every entry has a probability. S^a is concave and rising, so the same step from the left
+// never oversteps either, and from the right it lands on the left. It starts where as many entries at their mean, or at those
+// of a few parts of the row, would sum to one.
+//
 // For alpha > 2 the terms are steep at the edge of the support, and the unknown is the smallest probability above zero:
 // steep_row in long_rows.h.
 
@@ -32,10 +36,11 @@ namespace {
 
 constexpr int64_t kOutOfMemory = -1;
 
-// The first alpha that is not a finite number >= 1, counted from 1; 0 if there is none.
-template <class T> int64_t bad_alpha(const T* alpha, int64_t count) {
+// The first alpha that is not finite, below 0, or 0 where the conjugate is asked for, which is infinite there; counted from 1,
+// and 0 if there is none.
+template <class T> int64_t bad_alpha(const T* alpha, int64_t count, bool wants_conjugate) {
     for (int64_t i = 0; i < count; ++i)
-        if (!(alpha[i] >= 1 && alpha[i] < kInfinity<T>)) return i + 1;
+        if (!(alpha[i] >= 0 && (alpha[i] > 0 || !wants_conjugate) && alpha[i] < kInfinity<T>)) return i + 1;
     return 0;
 }
 
@@ -43,7 +48,7 @@ template <class T> int64_t bad_alpha(const T* alpha, int64_t count) {
 template <class T>
 int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
                 int threads) {
-    if (const int64_t bad = bad_alpha(alpha, num_alphas)) return bad;
+    if (const int64_t bad = bad_alpha(alpha, num_alphas, conjugates != nullptr)) return bad;
     if (n == 0) {
         if (conjugates) std::fill_n(conjugates, rows, T(0));
         return 0;
@@ -91,7 +96,7 @@ int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alph
 constexpr int64_t kListed = 0, kDense = -2;
 
 template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
-    if (const int64_t bad = bad_alpha(job.alpha, job.num_alphas)) return bad;
+    if (const int64_t bad = bad_alpha(job.alpha, job.num_alphas, true)) return bad;
     bool enough_memory = true;
     const bool is_listed = support(job, threads, enough_memory);
     return !enough_memory ? kOutOfMemory : is_listed ? kListed : kDense;

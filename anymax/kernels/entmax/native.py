@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import library
-from anymax.kernels.entmax.protocol import Support, alpha_error
+from anymax.kernels.entmax.protocol import Support, alpha_error_of_loss
 from anymax.kernels.rows import as_rows, computed_in, from_rows
 
 _FORWARD = library.Function("anymax_entmax_forward", "pplpplli")
@@ -85,7 +85,7 @@ def support_(scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: 
         torch.get_num_threads(),
     )
     if status > 0:
-        raise alpha_error(alpha_A[status - 1].item())
+        raise alpha_error_of_loss(alpha_A[status - 1].item())
     if status == _DENSE:
         return Support(top_R, conjugate_R, by_alpha_R, None)
     _check_memory(status)
@@ -141,7 +141,7 @@ def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: 
         torch.get_num_threads(),
     )
     if status > 0:
-        raise alpha_error(alpha_A[status - 1].item())
+        raise alpha_error_of_loss(alpha_A[status - 1].item())
     _check_memory(status)
 
 

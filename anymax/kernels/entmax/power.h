@@ -1,4 +1,4 @@
-// The power 1/a of entmax, in the four forms that are exact or fast where they apply, and the step of the search.
+// The power 1/a of entmax, in the forms that are exact or fast where they apply, and the step of the search.
 
 #pragma once
 
@@ -6,13 +6,14 @@
 
 namespace anymax {
 
-enum class Kind { kSoftmax, kNearExponential, kLowRoot, kSquare, kHighRoot, kLinear, kSteep };
+enum class Kind { kSoftmax, kNearExponential, kLowRoot, kSquare, kHighRoot, kLinear, kSteep, kReciprocal, kInverseSquare, kHeavy };
 
 inline Kind kind_of(double a) {
     if (a == 0) return Kind::kSoftmax;
     if (a == 1) return Kind::kLinear;
     if (a == 0.5) return Kind::kSquare;
     if (a > 1) return Kind::kSteep;
+    if (a < 0) return a == -1 ? Kind::kReciprocal : a == -0.5 ? Kind::kInverseSquare : Kind::kHeavy;
     if (a < 0.1) return Kind::kNearExponential;
     return a < 0.5 ? Kind::kLowRoot : Kind::kHighRoot;
 }
@@ -173,5 +174,105 @@ template <class T> struct NearExponential {  // 1 < alpha < 1.1, exact where b i
         return {p, p * reciprocal, p * reciprocal * reciprocal};
     }
 };
+
+// alpha < 1: every entry has a probability, and b = 1 + a (z - lambda) is never below one. `at` is lambda.
+template <class T> struct HeavyTail {
+    Split<T> at;
+    static constexpr bool is_dear = false;
+    static constexpr bool is_linear = false;
+    static constexpr bool has_rough = false;
+    static constexpr double rough_until = 0;
+    // Halley's method cubes this. A step more costs little where the power is cheap.
+    static constexpr double tolerance = sizeof(T) == 4 ? 5e-4 : 1e-6;
+    static double threshold(double) { return -kInfinity<double>; }
+    // What is below this counts for nothing in the sum.
+    static double lowest() { return -kInfinity<double>; }
+    static Vec<T> start() { return Vec<T>{}; }
+};
+
+template <class T> struct Reciprocal : HeavyTail<T> {  // alpha = 0
+    explicit Reciprocal(Vec<T>) {}
+    static constexpr double exponent() { return -1; }
+    static Vec<T> curvature() { return splat<T>(1); }
+    template <class S> static S gain(S s) { return s - 1; }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return 1 / (1 - this->at.below(z)); }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+        const Vec<T> p = prob(z);
+        return {p, p * p, p * p * p};
+    }
+};
+
+template <class T> struct InverseSquare : HeavyTail<T> {  // alpha = 0.5
+    explicit InverseSquare(Vec<T>) {}
+    static constexpr double exponent() { return -0.5; }
+    static Vec<T> curvature() { return splat<T>(0.75); }
+    static double gain(double s) { return 2 * std::sqrt(s) - 2; }
+    static Vec<T> gain(Vec<T> s) { return 2 * square_root(s) - 2; }
+    ANYMAX_INLINE Vec<T> root(Vec<T> z) const { return 1 / (1 - this->at.below(z) * T(0.5)); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
+        const Vec<T> r = root(z);
+        return r * r;
+    }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
+        const Vec<T> r = root(z), p = r * r;
+        return {p, p * r, p * p};
+    }
+};
+
+template <class T> struct Heavy : HeavyTail<T> {  // 0 < alpha < 1
+    Vec<T> a, inverse;
+    explicit Heavy(Vec<T> a) : a(a), inverse(1 / a) {}
+    static constexpr bool is_dear = true;
+    static constexpr double tolerance = sizeof(T) == 4 ? 2.5e-3 : 1e-5;
+    static constexpr bool has_rough = sizeof(T) == 4;
+    static constexpr double rough_until = 1.3;
+    // No entry below this score has a probability of exp(log_prob) or more where lambda is zero: expm1(a log_prob) / a, with
+    // a bound of expm1 that costs nothing.
+    double score_of(double log_prob) const {
+        const double exponent = a[0] * log_prob;
+        return exponent < 1 ? log_prob * (1 + exponent) : std::ldexp(1.0, static_cast<int>(exponent * 1.4427) + 1) / a[0];
+    }
+    // Below exp(-69) = 1e-30 no sum notices an entry; below the smallest float or double it is zero.
+    double lowest() const { return score_of(-69); }
+    double threshold(double place) const { return place + score_of(sizeof(T) == 4 ? -87.4 : -745.2); }
+    double exponent() const { return a[0]; }
+    Vec<T> curvature() const { return (1 - a) / 2; }
+    double gain(double s) const { return general_gain(a[0], s); }
+    Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
+    ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
+    ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool is_rough = false) const {
+        const Vec<T> t = this->at.below(z) * a;
+        const Mask<T> chosen = t < kInfinity<T>;
+        const Vec<T> safe = chosen ? t : Vec<T>{};
+        const Vec<T> base = safe + 1, reciprocal = 1 / base;
+        Vec<T> power;
+        if constexpr (has_rough) {
+            if (is_rough) power = rough_power(base, inverse);
+        }
+        // As logarithm_of_one_plus, with one division for all.
+        if (!has_rough || !is_rough) power = exponential((logarithm(base) + (safe - (base - 1)) * reciprocal) * inverse);
+        const Vec<T> p = chosen ? power : Vec<T>{};
+        return {p, p * reciprocal, p * reciprocal * reciprocal};
+    }
+};
+
+// The rough power is good enough up to alpha 0.85.
+constexpr double kRoughTail = -0.15;
+
+template <class Power> constexpr bool kIsHeavy = false;
+template <class T> constexpr bool kIsHeavy<Reciprocal<T>> = true;
+template <class T> constexpr bool kIsHeavy<InverseSquare<T>> = true;
+template <class T> constexpr bool kIsHeavy<Heavy<T>> = true;
+
+template <class T, class Power> bool starts_rough([[maybe_unused]] const Power& power) {
+    if constexpr (Power::has_rough && kIsHeavy<Power>) return maximum<T>(power.a) <= T(kRoughTail);
+    else return Power::has_rough;
+}
+
+// Where n equal entries would be, with room for rounding: lambda is nowhere beyond.
+template <class T, class Power> Vec<T> limit_of(const Power& power, double n) {
+    if constexpr (kIsHeavy<Power>) return power.gain(splat(static_cast<T>(n))) * T(1 + 1e-5);
+    else return power.limit(n);
+}
 
 }  // namespace anymax

@@ -100,8 +100,15 @@ class EntmaxKernel(Protocol):
 def alpha_error(alpha: float) -> ValueError:
     """What every backend, and the edge above them, say of an alpha that has no entmax."""
     return ValueError(
-        f"alpha must be finite and at least 1, got {alpha}; use 1 + sigmoid(a) to learn it, argmax for its limit"
+        f"alpha must be finite and at least 0, got {alpha}; use LearnedEntmax to learn it, argmax for its limit"
     )
+
+
+def alpha_error_of_loss(alpha: float) -> ValueError:
+    """The same for a loss: at alpha 0 the maximum is infinite."""
+    if alpha != 0:
+        return alpha_error(alpha)
+    return ValueError(f"alpha must be above 0 for a loss, got {alpha}; a single class costs infinity there")
 
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ With a = alpha - 1 and u = z - lambda, where the row's maximum is already subtra
 
     p = [1 + a u]_+ ^ (1/a) = exp(log1p(a u) / a),    which is exp(u) at a = 0,
 
-for the one lambda at which a row sums to one. It lies in [0, (1 - n^-a) / a]. Newton's method on S(lambda)^a, where S
-is the sum, is kept inside that bracket. Shapes: R rows, N entries, C of them candidates, A is R or 1.
+for the one lambda at which a row sums to one; a may be negative. It lies in [0, (1 - n^-a) / a]. Newton's method on
+S(lambda)^a, where S is the sum, is kept inside that bracket. Shapes: R rows, N entries, C of them candidates, A is R
+or 1.
 """
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from anymax.kernels.backend import widest
 from anymax.kernels.entmax.omega import tsallis_by_alpha
-from anymax.kernels.entmax.protocol import Support, alpha_error
+from anymax.kernels.entmax.protocol import Support, alpha_error_of_loss
 from anymax.kernels.rows import as_rows, from_rows
 
 # Bisection alone narrows the bracket to the last bit of a double in this many steps; Newton's method needs about five.
@@ -26,17 +27,20 @@ def why_unsupported(scores: Tensor) -> str | None:
 
 def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Probabilities of each row."""
+    _check_alpha(alpha_A, smallest=0)
     return from_rows(_conjugate(as_rows(scores, mask), alpha_A)[0], scores, dtype)
 
 
 def conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
+    _check_alpha(alpha_A)
     probs_RN, conjugate_R = _conjugate(as_rows(scores), alpha_A)
     return from_rows(probs_RN, scores), conjugate_R.to(scores.dtype)
 
 
 def support_(scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool) -> Support:
     """Entmax in place, without lists whatever the capacity: the scores become probabilities."""
+    _check_alpha(alpha_A)
     top_R = scores_RN.amax(1)
     probs_RN, conjugate_R = _conjugate(scores_RN, alpha_A)
     scores_RN.copy_(probs_RN)
@@ -106,7 +110,6 @@ def backward_both(
 
 
 def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
-    _check_alpha(alpha_A)
     num_rows, n = scores_RN.shape
     if scores_RN.numel() == 0:
         return torch.empty_like(scores_RN), scores_RN.new_zeros(num_rows)
@@ -121,7 +124,8 @@ def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
         probs_RN = torch.where(a_A1 > 1, _steep(z_RN, a_A1), probs_RN)
         lambda_R1 = torch.where(a_A1 > 1, (1 - probs_RN.amax(1, keepdim=True) ** a_A1) / a_A1, lambda_R1)
     expected_R1 = torch.where(probs_RN > 0, probs_RN * z_RN, 0).sum(1, keepdim=True)
-    conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / (a_A1 + 1)
+    # Not a + 1: near alpha 0 that has lost its digits.
+    conjugate_R1 = (a_A1 * expected_R1 + lambda_R1) / alpha_A.to(wide_RN.dtype)[:, None]
     bad_R1 = torch.isnan(wide_RN).any(1, keepdim=True) | (top_R1 == torch.inf)
 
     def settle(result: Tensor) -> Tensor:
@@ -130,11 +134,14 @@ def _conjugate(scores_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     return settle(probs_RN), settle(conjugate_R1)[:, 0]
 
 
-def _check_alpha(alpha_A: Tensor) -> None:
+def _check_alpha(alpha_A: Tensor, smallest: float = 5e-324) -> None:
+    """By default for a conjugate, which is infinite at alpha 0."""
     # Reading a value from an accelerator would make every call wait for it.
-    if alpha_A.device.type == "cpu" and not bool(((alpha_A >= 1) & (alpha_A < torch.inf)).all()):
-        worst = alpha_A[~((alpha_A >= 1) & (alpha_A < torch.inf))][0].item()
-        raise alpha_error(worst)
+    if alpha_A.device.type != "cpu":
+        return
+    right_A = (alpha_A.double() >= smallest) & (alpha_A < torch.inf)
+    if not bool(right_A.all()):
+        raise alpha_error_of_loss(alpha_A[~right_A][0].item())
 
 
 def _power(u_RN: Tensor, a_A1: Tensor) -> Tensor:
@@ -225,7 +232,7 @@ def _steep(z_RN: Tensor, a_A1: Tensor) -> Tensor:
 
 
 def _psi(t_RN: Tensor) -> Tensor:
-    near_RN = t_RN > -1
+    near_RN = t_RN.abs() < 1
     safe_RN = torch.where(near_RN, t_RN, 0)
     series_RN = torch.ones_like(t_RN)
     for k in range(17, 0, -1):

@@ -40,9 +40,20 @@ ANYMAX_INLINE Terms<T> evaluate_columns(const Power& power, const Vec<T>* z, int
 // As `solve` for one row, but lane by lane, until every row is done.
 template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z, int64_t count) {
     power.at.set_lanes(power.start());
-    const Vec<T> limit = power.limit(static_cast<double>(count));
+    const Vec<T> limit = limit_of<T>(power, static_cast<double>(count));
+    if constexpr (kIsHeavy<Power>) {
+        // As heavy_start, lane by lane.
+        Vec<T> total = {}, entries = {};
+        for (int64_t j = 0; j < count; ++j) {
+            const Mask<T> is_entry = z[j] > -kInfinity<T>;
+            total += is_entry ? z[j] : Vec<T>{};
+            entries += is_entry ? splat<T>(1) : Vec<T>{};
+        }
+        const Vec<T> guess = total / entries + power.gain(entries);
+        power.at.set_lanes(guess > 0 ? guess : Vec<T>{});
+    }
     Vec<T> settled = {};
-    bool is_rough = Power::has_rough;
+    bool is_rough = starts_rough<T>(power);
     for (int step = 0; step < 50; ++step) {
         const Terms<T> s = is_rough ? evaluate_columns<Power::has_rough, T>(power, z, count)
                                     : evaluate_columns<false, T>(power, z, count);
@@ -53,6 +64,7 @@ template <class T, class Power> void solve_columns(Power& power, const Vec<T>* z
             const Vec<T> bend = power.curvature() * gain * (s.prob * s.bend / (s.slope * s.slope) - 1);
             step_size = s.prob / s.slope * gain / (1 - (bend < T(0.5) ? bend : splat<T>(0.5)));
         }
+        if constexpr (kIsHeavy<Power>) step_size = step_size > -power.at.high ? step_size : -power.at.high;
         const Vec<T> room = limit - power.at.high;
         power.at.move(step_size < room ? step_size : room);
         const T tolerance = static_cast<T>(power.tolerance);
@@ -124,6 +136,9 @@ template <class T> void entmax_together_of(Kind kind, const Member<T>* rows, int
         case Kind::kLowRoot: return entmax_together<T, Root<T, true>>(rows, num_rows, n, scratch);
         case Kind::kHighRoot: return entmax_together<T, Root<T, false>>(rows, num_rows, n, scratch);
         case Kind::kNearExponential: return entmax_together<T, NearExponential<T>>(rows, num_rows, n, scratch);
+        case Kind::kReciprocal: return entmax_together<T, Reciprocal<T>>(rows, num_rows, n, scratch);
+        case Kind::kInverseSquare: return entmax_together<T, InverseSquare<T>>(rows, num_rows, n, scratch);
+        case Kind::kHeavy: return entmax_together<T, Heavy<T>>(rows, num_rows, n, scratch);
         default: break;
     }
 }
@@ -137,8 +152,10 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
         int count = 0;
         Member<T> members[kLanes<T>] = {};
     };
-    Company companies[] = {{Kind::kNearExponential}, {Kind::kLowRoot},  {Kind::kSquare},
-                           {Kind::kHighRoot},        {Kind::kHighRoot}, {Kind::kLinear}};
+    Company companies[] = {{Kind::kNearExponential}, {Kind::kLowRoot},    {Kind::kSquare},
+                           {Kind::kHighRoot},        {Kind::kHighRoot},   {Kind::kLinear},
+                           {Kind::kReciprocal},      {Kind::kInverseSquare}, {Kind::kHeavy},
+                           {Kind::kHeavy}};
     const auto company_of = [&](double a) -> Company* {
         switch (kind_of(a)) {
             case Kind::kNearExponential: return companies;
@@ -146,6 +163,9 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
             case Kind::kSquare: return companies + 2;
             case Kind::kHighRoot: return companies + (a < 0.75 ? 3 : 4);
             case Kind::kLinear: return companies + 5;
+            case Kind::kReciprocal: return companies + 6;
+            case Kind::kInverseSquare: return companies + 7;
+            case Kind::kHeavy: return companies + (a <= kRoughTail ? 8 : 9);
             default: return nullptr;
         }
     };

@@ -55,7 +55,8 @@ template <class T> void unmake_list(T* row, int64_t n, int64_t count, T* scratch
 
 // The derivative of Omega by alpha at fixed p: sum over p of p log(p)^2 slope(t) with t = a log p and
 // slope = (exp(t) (t - 1) + 1) / t^2, minus Omega, over alpha; Omega = sum of p log(p) expm1(t) / t, over alpha.
-template <class T> double omega_by_alpha(const T* p, int64_t n, double a) {
+template <class T> double omega_by_alpha(const T* p, int64_t n, double alpha) {
+    const double a = alpha - 1;
     double slopes = 0, omega = 0;
     // Of the two series, and where they reach: |t| <= 1.
     constexpr int kTerms = sizeof(T) == 4 ? 10 : 18;
@@ -63,19 +64,21 @@ template <class T> double omega_by_alpha(const T* p, int64_t n, double a) {
         const Vec<T> v = load_up_to(p + i, n - i, T(0));
         if (!any<T>(v > 0)) continue;
         const Vec<T> log_p = safe_logarithm<T>(v), t = log_p * T(a);
-        const Vec<T> power = exponential(t), far = t < -1 ? t : splat<T>(-1);
+        // p^alpha, for p^a alone may be too large for a float.
+        const Vec<T> power = exponential(log_p * T(alpha));
+        const Mask<T> is_near = (t >= -1) & (t <= 1);
+        const Vec<T> far = is_near ? splat<T>(1) : t;
         Vec<T> slope = splat<T>(1), growth = splat<T>(1);
         for (int k = kTerms; k > 0; --k) {
             slope = 1 + slope * t * (T(k + 1) / (T(k) * T(k + 2)));
             growth = 1 + growth * t * (T(1) / T(k + 1));
         }
-        slope = t < -1 ? (power * (far - 1) + 1) / (far * far) : slope * T(0.5);
-        growth = t < -1 ? (power - 1) / far : growth;
-        const Vec<T> weight = v > 0 ? v * log_p : Vec<T>{};
-        slopes += double(sum<T>(weight * log_p * slope));
-        omega += double(sum<T>(weight * growth));
+        slope = is_near ? v * slope * T(0.5) : (power * (far - 1) + v) / (far * far);
+        growth = is_near ? v * growth : (power - v) / far;
+        const Vec<T> chosen_log = v > 0 ? log_p : Vec<T>{};
+        slopes += double(sum<T>(chosen_log * log_p * slope));
+        omega += double(sum<T>(chosen_log * growth));
     }
-    const double alpha = a + 1;
     return (slopes - omega / alpha) / alpha;
 }
 
@@ -106,7 +109,7 @@ template <class T> bool support(const SupportJob<T>& job, int threads, bool& eno
             job.tops[row] = long_row(x, alpha, x, job.conjugates + row, n, scratch);
             // A row without an answer is NaN everywhere.
             const bool is_number = x[0] == x[0];
-            if (job.by_alpha) job.by_alpha[row] = is_number ? static_cast<T>(omega_by_alpha(x, n, alpha - 1)) : x[0];
+            if (job.by_alpha) job.by_alpha[row] = is_number ? static_cast<T>(omega_by_alpha(x, n, alpha)) : x[0];
             job.counts[row] = -1;
             if (job.capacity <= 0) continue;
             const int64_t count = is_number ? count_support(x, n) : n;

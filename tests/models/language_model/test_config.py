@@ -106,8 +106,9 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
         (lambda: AdaptiveInputConfig(shares=(0.5, 0.2)), r"shares must rise and lie between 0 and 1, got \(0.5, 0.2\)"),
         (lambda: AdaptiveInputConfig(shares=(0.5, 1.0)), "shares must rise and lie between 0 and 1"),
         (lambda: Tie(False), "tie must share something"),
-        (lambda: EntmaxConfig(0.5), "alpha must be at least 1, got 0.5"),
+        (lambda: EntmaxConfig(-0.5), "alpha must be finite and at least 0, got -0.5"),
         (lambda: LearnedEntmaxConfig(2.0), "initial must lie strictly between 1 and 2, got 2.0"),
+        (lambda: LearnedEntmaxConfig(low=-1.0), "low and high must be finite with 0 <= low < high, got -1.0 and 2.0"),
         (
             lambda: config(body=LSTM, mapping=EntmaxConfig()),
             r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
