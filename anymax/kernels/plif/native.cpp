@@ -13,8 +13,6 @@
 // Places in the grid and sums are double for both types, so the type alone decides which piece an entry falls in, not the
 // instruction level; and rounding F_j to float before a double interpolation keeps the rounded function increasing.
 
-#include <array>
-
 #include "rows.h"
 #include "vector.h"
 
@@ -62,11 +60,12 @@ template <class T> struct Neighbours {
                 const __m128d first = _mm_load_sd(reinterpret_cast<const double*>(table + at[i]));
                 return _mm_loadh_pd(first, reinterpret_cast<const double*>(table + at[i + 1]));
             };
+            const auto wide = [](__m256 v) { return (Vec<double>)_mm512_maskz_cvtps_pd(0xff, v); };
             const __m256 low = _mm256_castpd_ps(_mm256_set_m128d(two_pairs(2), two_pairs(0)));
             const __m256 high = _mm256_castpd_ps(_mm256_set_m128d(two_pairs(6), two_pairs(4)));
             const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm256_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15);
-            left = __builtin_convertvector(_mm256_permutex2var_ps(low, even, high), Vec<double>);
-            right = __builtin_convertvector(_mm256_permutex2var_ps(low, odd, high), Vec<double>);
+            left = wide(_mm256_permutex2var_ps(low, even, high));
+            right = wide(_mm256_permutex2var_ps(low, odd, high));
             return;
         }
 #endif
@@ -126,35 +125,30 @@ struct Parts {
     int64_t to(int64_t part) const { return std::min(count, (part + 1) * size); }
 };
 
-// Calls visit(i, value(0) + ... + value(i)) for every i. One sum would mostly wait for its last addition, so segments are summed
-// side by side, twice: for the sums in front of each, then for the results. Each is added up in order, so sums of positive
-// numbers never fall; and the segments are the same for any number of threads.
-template <class ValueAt, class Visit> void running_sums(int64_t count, int available, const ValueAt& value, const Visit& visit) {
-    constexpr int kTeams = 4, kTogether = 8, kSegments = kTeams * kTogether;
-    const int64_t length = count / kSegments;
-    const int threads = threads_for(kTeams, count, available);
-    double before[kSegments + 1] = {};
-    const auto for_team = [&](int team, const auto& each) {
-        std::array<double, kTogether> sums = {};
-        const int64_t first = team * kTogether * length;
-        for (int64_t i = 0; i < length; ++i)
-            for (int k = 0; k < kTogether; ++k) {
-                sums[k] += value(first + k * length + i);
-                each(team * kTogether + k, first + k * length + i, sums[k]);
-            }
-        return sums;
-    };
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int team = 0; team < kTeams; ++team) {
-        const auto sums = for_team(team, [](int, int64_t, double) {});
-        std::copy(sums.begin(), sums.end(), before + team * kTogether + 1);
+// The lanes that end the left half of their block, in the lanes of its right half; zeros elsewhere.
+template <int half, int... lane> ANYMAX_INLINE Vec<double> ends_of_left(Vec<double> v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, Vec<double>{}, (lane & half ? lane / (2 * half) * (2 * half) + half - 1 : kWidth)...);
+}
+
+// Every lane plus those before it. A right half adds its sums to the end of the left one, so sums of positive numbers never fall.
+template <int half = 1> ANYMAX_INLINE Vec<double> sums_of_lanes(Vec<double> v) {
+    if constexpr (half == kWidth) return v;
+    else return sums_of_lanes<2 * half>(v + ends_of_left<half>(v, std::make_integer_sequence<int, kWidth>{}));
+}
+
+// Calls visit(i, value(0) + ... + value(i)) for every i and returns the last sum.
+template <class ValueAt, class Visit> double running_sums(int64_t count, const ValueAt& value, const Visit& visit) {
+    double sum = 0;
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) {
+        Vec<double> v;
+        for (int lane = 0; lane < kWidth; ++lane) v[lane] = value(i + lane);
+        v = sums_of_lanes(v) + sum;
+        for (int lane = 0; lane < kWidth; ++lane) visit(i + lane, v[lane]);
+        sum = v[kWidth - 1];
     }
-    for (int k = 0; k < kSegments; ++k) before[k + 1] += before[k];
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int team = 0; team < kTeams; ++team)
-        for_team(team, [&](int segment, int64_t i, double sum) { visit(i, before[segment] + sum); });
-    double sum = before[kSegments];
-    for (int64_t i = kSegments * length; i < count; ++i) visit(i, sum += value(i));
+    for (; i < count; ++i) visit(i, sum += value(i));
+    return sum;
 }
 
 // f of a vector of scores.
@@ -180,7 +174,7 @@ int64_t forward(const T* scores, const T* slopes, T* out, int64_t count, int64_t
     T* knots = table.get();
     knots[0] = static_cast<T>(-bound);
     running_sums(
-        pieces, threads, [=](int64_t j) { return double(slopes[j]); },
+        pieces, [=](int64_t j) { return double(slopes[j]); },
         [=](int64_t j, double sum) { knots[j + 1] = static_cast<T>(sum * grid.delta - bound); });
     prefer_large_pages(out, count);
     const Value<T> shared = {knots, Locate(grid), splat<double>(slopes[0]), splat<double>(slopes[pieces - 1])};
@@ -275,18 +269,13 @@ int64_t backward(const T* grad, const T* scores, const T* slopes, T* by_scores, 
     }
     if (!by_slopes) return 0;
     double* sums = tables.get();
-    const Parts slices(stride, kEntriesPerThread, threads);
-#pragma omp parallel for schedule(static, 1) num_threads(slices.number) if (slices.number > 1)
-    for (int64_t slice = 0; slice < slices.number; ++slice)
-        for (int64_t part = 1; part < parts.number; ++part)
-            for (int64_t j = slices.from(slice); j < slices.to(slice); ++j) sums[j] += sums[part * stride + j];
-    running_sums(
-        pieces, threads, [=](int64_t i) { return sums[pieces - i]; },
-        [=](int64_t i, double sum) {
-            const int64_t j = pieces - 1 - i;
-            const double beyond = (i == 0 ? sums[above] : 0) + (j == 0 ? sums[below] : 0);
-            by_slopes[j] = static_cast<T>(sum * grid.delta + beyond);
-        });
+    for (int64_t part = 1; part < parts.number; ++part)
+        for (int64_t j = 0; j < stride; ++j) sums[j] += sums[part * stride + j];
+    const double total = running_sums(
+        pieces, [=](int64_t i) { return sums[pieces - i]; },
+        [=](int64_t i, double sum) { by_slopes[pieces - 1 - i] = static_cast<T>(sum * grid.delta); });
+    if (pieces > 1) by_slopes[pieces - 1] = static_cast<T>(sums[pieces] * grid.delta + sums[above]);
+    by_slopes[0] = static_cast<T>(total * grid.delta + sums[below] + (pieces > 1 ? 0 : sums[above]));
     return 0;
 }
 
