@@ -136,11 +136,12 @@ template <int half = 1> ANYMAX_INLINE Vec<double> sums_of_lanes(Vec<double> v) {
     else return sums_of_lanes<2 * half>(v + ends_of_left<half>(v, std::make_integer_sequence<int, kWidth>{}));
 }
 
-// Calls visit(i, value(0) + ... + value(i)) for every i and returns the last sum.
-template <class ValueAt, class Visit> double running_sums(int64_t count, const ValueAt& value, const Visit& visit) {
+// Calls visit(i, value(0) + ... + value(i)) for every i and returns the last sum. Results of type double are summed one by one,
+// as the reference does: another order would show in their last digits.
+template <class T, class ValueAt, class Visit> double running_sums(int64_t count, const ValueAt& value, const Visit& visit) {
     double sum = 0;
     int64_t i = 0;
-    for (; i + kWidth <= count; i += kWidth) {
+    for (; sizeof(T) == 4 && i + kWidth <= count; i += kWidth) {
         Vec<double> v;
         for (int lane = 0; lane < kWidth; ++lane) v[lane] = value(i + lane);
         v = sums_of_lanes(v) + sum;
@@ -173,7 +174,7 @@ int64_t forward(const T* scores, const T* slopes, T* out, int64_t count, int64_t
     if (!table) return kOutOfMemory;
     T* knots = table.get();
     knots[0] = static_cast<T>(-bound);
-    running_sums(
+    running_sums<T>(
         pieces, [=](int64_t j) { return double(slopes[j]); },
         [=](int64_t j, double sum) { knots[j + 1] = static_cast<T>(sum * grid.delta - bound); });
     prefer_large_pages(out, count);
@@ -271,7 +272,7 @@ int64_t backward(const T* grad, const T* scores, const T* slopes, T* by_scores, 
     double* sums = tables.get();
     for (int64_t part = 1; part < parts.number; ++part)
         for (int64_t j = 0; j < stride; ++j) sums[j] += sums[part * stride + j];
-    const double total = running_sums(
+    const double total = running_sums<T>(
         pieces, [=](int64_t i) { return sums[pieces - i]; },
         [=](int64_t i, double sum) { by_slopes[pieces - 1 - i] = static_cast<T>(sum * grid.delta); });
     if (pieces > 1) by_slopes[pieces - 1] = static_cast<T>(sums[pieces] * grid.delta + sums[above]);
