@@ -148,19 +148,22 @@ class Kernels(Generic[K]):
         return kernel
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Whether nothing watches what is done to a CPU tensor: no compiler, transform, mode or subclass.
+_PLAIN = (Tensor, nn.Parameter)
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing watches what is done to CPU tensors: no compiler, transform, mode or subclass. None is ignored.
 
     Then an operator's kernel may be called by itself, without torch's dispatcher, which costs more than a small kernel.
     """
-    return (
-        type(tensor) in (Tensor, nn.Parameter)
-        and tensor.is_cpu
-        and not torch.compiler.is_compiling()
-        and torch._C._get_tracing_state() is None
-        and not is_functorch_wrapped_tensor(tensor)
-        and torch._C._len_torch_dispatch_stack() == 0
-    )
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
+        return False
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or not tensor.is_cpu or is_functorch_wrapped_tensor(tensor):
+            return False
+    return True
 
 
 def widest(tensor: Tensor) -> torch.dtype:

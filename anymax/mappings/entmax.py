@@ -3,6 +3,7 @@
 Shapes: R rows, A is R or 1.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -125,16 +126,27 @@ def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
     """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real."""
     dtype = computed_in(scores.dtype)
     if not isinstance(alpha, Tensor):
+        if type(alpha) is float and is_plain(scores):
+            return _shared_alpha(alpha, dtype)
         check_alpha(alpha, torch.finfo(dtype).max)
         return scores.new_full((1,), alpha, dtype=dtype)
     check_per_row("alpha", alpha, scores, dim)
     return per_row(alpha.to(dtype), scores, dim)
 
 
+@functools.lru_cache(maxsize=64)
+def _shared_alpha(alpha: float, dtype: torch.dtype) -> Tensor:
+    """A number, checked, as the kernels take it: made once, since making it takes as long as a small kernel."""
+    check_alpha(alpha, torch.finfo(dtype).max)
+    # A tensor of the inference mode could not be saved for a later backward.
+    with torch.inference_mode(False):
+        return torch.full((1,), alpha, dtype=dtype, device="cpu")
+
+
 def entmax_of_last(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """Entmax along the last dimension of two or more, differentiable."""
     wants_gradient = torch.is_grad_enabled() and (scores.requires_grad or alpha_A.requires_grad)
-    if not wants_gradient and _are_plain(scores, alpha_A, mask):
+    if not wants_gradient and is_plain(scores, alpha_A, mask):
         return kernel.entmax_of_plain(scores, alpha_A, mask)
     # The gradient is computed from probabilities that are not yet rounded to half precision.
     probs = _Entmax.apply(scores, alpha_A, mask, computed_in(scores.dtype))
@@ -146,7 +158,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        call = kernel.entmax_of_plain if _are_plain(scores, alpha_A, mask) else kernel.entmax
+        call = kernel.entmax_of_plain if is_plain(scores, alpha_A, mask) else kernel.entmax
         return call(scores, alpha_A, mask, dtype)
 
     @staticmethod
@@ -169,13 +181,9 @@ def _backward_of(grad: Tensor, probs: Tensor, mask: Tensor | None) -> tuple[Call
     """The gradient by the scores, and with that by alpha: plain torch where they may be differentiated again."""
     if torch.is_grad_enabled():
         return kernel.differentiable_backward, kernel.differentiable_backward_both
-    if _are_plain(grad, probs, mask):
+    if is_plain(grad, probs, mask):
         return kernel.backward_of_plain, kernel.backward_both_of_plain
     return kernel.entmax_backward, kernel.entmax_backward_both
-
-
-def _are_plain(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
-    return is_plain(first) and is_plain(second) and (mask is None or is_plain(mask))
 
 
 def sum_over_rows(grad_alpha_R: Tensor, alpha_A: Tensor) -> Tensor:

@@ -344,3 +344,13 @@ def test_works_under_autocast_and_inference_mode() -> None:
     outside = anymax.entmax(leaf)
     outside[0, 0].backward()
     torch.testing.assert_close(inside, outside.detach())
+
+
+def test_an_alpha_first_used_in_inference_mode_can_be_differentiated_later() -> None:
+    # No other test uses this alpha.
+    scores = torch.randn(3, 5)
+    with torch.inference_mode():
+        anymax.entmax(scores, 1.4375)
+    scores.requires_grad_()
+    (grad,) = torch.autograd.grad(anymax.entmax(scores, 1.4375).square().sum(), scores)
+    assert bool(grad.isfinite().all())
