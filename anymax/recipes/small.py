@@ -24,6 +24,7 @@ from anymax.vocabulary import (
 MODEL_DIM = 128
 BODY = TransformerConfig(MODEL_DIM, 3, 4, 4 * MODEL_DIM, final_norm=True, positions="rotary", norm="rms")
 BLOCK = 128
+STEP_TOKENS = 512
 
 # Half as wide as the model, as there.
 TABLE_IN, TABLE_OUT = FixedInputConfig(MODEL_DIM // 2), FullOutputConfig(MODEL_DIM // 2)
@@ -49,16 +50,18 @@ def small(
     tie: Tie | None = None,
     units: Words | BPE = WORDS,
     mapping: AttentionMappingConfig | None = None,
+    block: int = BLOCK,
 ) -> RunConfig:
     """A decoder of three blocks and how it is trained on a named corpus.
 
     Args:
         mapping: what decides where heads look; by default softmax.
+        block: tokens that are read together, in training and in a window of evaluation; a step has 512.
     """
     model = LanguageModelConfig(input, output, BODY, tie, SoftmaxConfig() if mapping is None else mapping)
     return RunConfig(
         LanguageModelingConfig(
-            Text(corpus, units=units), model, Blocks(BLOCK, batch_size=4), evaluation=Evaluation(BLOCK)
+            Text(corpus, units=units), model, Blocks(block, STEP_TOKENS // block), evaluation=Evaluation(block)
         ),
         AdamWConfig(6e-3, betas=(0.9, 0.98), weight_decay=0.01),
         Cosine(warmup=0.06, minimum=0.02),

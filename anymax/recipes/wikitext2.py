@@ -1,9 +1,12 @@
-"""WikiText-2: eight ways in and out of a small Transformer, and four outputs of a small AWD-LSTM.
+"""WikiText-2: ways in and out of a small Transformer, and four outputs of a small AWD-LSTM.
 
-Sizes and training are those of `small` and `small_awd`, the same for all.
+Sizes and training are those of `small` and `small_awd`, the same for all. Behind the rows of Baevski and Auli's Table 3
+stand those of their Tables 5 (`adaptive_tied_64` to `_512`), 6 (with tail dropout) and 8 (`bands_...`).
 """
 
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 from anymax.attention import LearnedEntmaxConfig
 from anymax.models import Tie
@@ -11,6 +14,7 @@ from anymax.recipes.small import (
     ADAPTIVE_IN,
     ADAPTIVE_OUT,
     CHARACTERS_IN,
+    FACTOR,
     NARROW_IN,
     SUBWORD_IN,
     SUBWORD_OUT,
@@ -21,8 +25,13 @@ from anymax.recipes.small import (
 )
 from anymax.recipes.small_awd import LINEAR, PIECEWISE, SCALED, mixture, small_awd
 from anymax.training.config import RunConfig
+from anymax.vocabulary import AdaptiveInputConfig, AdaptiveOutputConfig
+
+# The rate of the paper's Table 6.
+WITH_TAIL_DROPOUT = replace(ADAPTIVE_OUT, tail_dropout=0.2)
 
 _small = partial(small, "wikitext-2", epochs=1.0)
+_tied = partial(_small, tie=Tie(projections=True))
 _small_awd = partial(small_awd, "wikitext-2", epochs=1.0)
 
 
@@ -63,12 +72,73 @@ def adaptive() -> RunConfig:
 
 def adaptive_tied() -> RunConfig:
     """WikiText-2: adaptive input and output, tables and tail projections shared (ADP-T)."""
-    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True))
+    return _tied(ADAPTIVE_IN, ADAPTIVE_OUT)
 
 
 def adaptive_tied_entmax() -> RunConfig:
     """WikiText-2: ADP-T whose heads each learn an alpha between softmax and sparsemax."""
-    return _small(ADAPTIVE_IN, ADAPTIVE_OUT, tie=Tie(projections=True), mapping=LearnedEntmaxConfig())
+    return _tied(ADAPTIVE_IN, ADAPTIVE_OUT, mapping=LearnedEntmaxConfig())
+
+
+def adaptive_tied_64() -> RunConfig:
+    """WikiText-2: ADP-T trained on blocks of 64 tokens; those of `adaptive_tied` have 128."""
+    return _tied(ADAPTIVE_IN, ADAPTIVE_OUT, block=64)
+
+
+def adaptive_tied_256() -> RunConfig:
+    """WikiText-2: ADP-T trained on blocks of 256 tokens."""
+    return _tied(ADAPTIVE_IN, ADAPTIVE_OUT, block=256)
+
+
+def adaptive_tied_512() -> RunConfig:
+    """WikiText-2: ADP-T trained on blocks of 512 tokens."""
+    return _tied(ADAPTIVE_IN, ADAPTIVE_OUT, block=512)
+
+
+def adaptive_tail_dropout() -> RunConfig:
+    """WikiText-2: ADP with dropout of 0.2 in the tails of the output."""
+    return _small(ADAPTIVE_IN, WITH_TAIL_DROPOUT)
+
+
+def adaptive_softmax_tail_dropout() -> RunConfig:
+    """WikiText-2: ASM with dropout of 0.2 in the tails of the output."""
+    return _small(NARROW_IN, WITH_TAIL_DROPOUT)
+
+
+def bands_8_15_77() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 8, 15 and 77 percent of the words, as 20K, 40K and 200K of 260K."""
+    return _tied_with_bands(20, 40, 200)
+
+
+def bands_8_54_38() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 8, 54 and 38 percent of the words, as 20K, 140K and 100K of 260K."""
+    return _tied_with_bands(20, 140, 100)
+
+
+def bands_8_15_23_54() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 8, 15, 23 and 54 percent of the words, as 20K, 40K, 60K and 140K of 260K."""
+    return _tied_with_bands(20, 40, 60, 140)
+
+
+def bands_23_38_38() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 23, 38 and 38 percent of the words, as 60K, 100K and 100K of 260K."""
+    return _tied_with_bands(60, 100, 100)
+
+
+def bands_2_60_38() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 2, 60 and 38 percent of the words, as 5K, 155K and 100K of 260K."""
+    return _tied_with_bands(5, 155, 100)
+
+
+def bands_4_23_73() -> RunConfig:
+    """WikiText-2: ADP-T with bands of 4, 23 and 73 percent of the words, as 10K, 60K and 190K of 260K."""
+    return _tied_with_bands(10, 60, 190)
+
+
+def _tied_with_bands(*sizes: int) -> RunConfig:
+    shares = tuple(size / sum(sizes) for size in accumulate(sizes[:-1]))
+    output = AdaptiveOutputConfig(shares=shares, factor=FACTOR)
+    return _tied(AdaptiveInputConfig(shares=shares, factor=FACTOR), output)
 
 
 def awd_linear() -> RunConfig:

@@ -99,8 +99,8 @@ def test_choices_are_compared_side_by_side(capsys: pytest.CaptureFixture[str], m
     assert cli.main(command) == 0
     printed, page = capsys.readouterr().out, Path("both/comparison.md").read_text()
     head, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
-    columns = ["recipe", "loss", "rate", "distortion", "bits_per_dim", "calls", "parameters", "ms a step"]
-    assert [cell.strip() for cell in head.split("|")[1:9]] == columns
+    columns = ["recipe", "loss", "rate", "distortion", "bits_per_dim", "calls", "exact", "parameters", "ms a step"]
+    assert [cell.strip() for cell in head.split("|")[1:10]] == columns
     assert [row.split("|")[1].strip() for row in rows] == recipes and all(name in printed for name in recipes)
     for name, row in zip(recipes, rows, strict=True):
         tested = json.loads(Path(f"both/{name}-seed-1/evaluations/test.json").read_text())["metrics"]

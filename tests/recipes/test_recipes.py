@@ -66,10 +66,28 @@ def test_a_toy_learns(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0], losses
 
 
+def test_band_recipes_cut_the_words_as_the_paper_does() -> None:
+    # Sizes in thousands of about 260 thousand words, the last with what is left.
+    published = {"8_15_77": (20, 40, 200), "8_54_38": (20, 140, 100), "8_15_23_54": (20, 40, 60, 140)}
+    published |= {"23_38_38": (60, 100, 100), "2_60_38": (5, 155, 100), "4_23_73": (10, 60, 190)}
+    for name, sizes in published.items():
+        model = find(f"wikitext2.bands_{name}")().task.model
+        output = model.output.build(100 * sum(sizes), model.body.model_dim)
+        assert list(output.bands.sizes) == [100 * size for size in sizes]
+        assert model.input.shares == model.output.shares
+
+
+def test_blocks_of_any_size_make_steps_of_as_many_tokens() -> None:
+    for block in (64, 128, 256, 512):
+        task = find("wikitext2.adaptive_tied" + ("" if block == 128 else f"_{block}"))().task
+        assert task.batching.block == block == task.evaluation.block and task.batching.batch_size * block == 512
+
+
 def test_both_small_corpora_have_the_eight_factorizations_and_one_with_entmax() -> None:
     for file, corpus in (("sotu", "sotu"), ("wikitext2", "wikitext-2")):
         listed = [name for name in names() if name.startswith(f"{file}.") and not name.startswith(f"{file}.awd_")]
-        assert listed == [f"{file}.{kind}" for kind in FACTORIZATIONS]
+        # Behind them stand the recipes of the paper's other tables.
+        assert listed[: len(FACTORIZATIONS)] == [f"{file}.{kind}" for kind in FACTORIZATIONS]
         assert {find(name)().task.data.corpus for name in listed} == {corpus}
     runs = [find(f"sotu.{kind}")() for kind in FACTORIZATIONS]
     assert len({repr(run.task.model) for run in runs[:2] + runs[4:]}) == 7

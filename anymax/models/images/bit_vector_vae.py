@@ -19,11 +19,14 @@ NUM_LEVELS = 256
 
 
 class CodeLosses(NamedTuple):
-    """The negative evidence bound of every image (B,), the entropy of its code, and the calls of the generator."""
+    """For every image (B,): the negative evidence bound, the entropy of its code, the calls of the generator, and
+    whether the distribution of its code is certain to be the one it approximates.
+    """
 
     losses: Tensor
     entropy: Tensor
     calls: Tensor
+    is_exact: Tensor
 
 
 class BitVectorVAE(nn.Module):
@@ -65,7 +68,7 @@ class BitVectorVAE(nn.Module):
         estimate, latent = self.estimate(images)
         entropy = latent.entropy()
         bound = estimate.surrogate + self.num_bits * math.log(2) - entropy
-        return CodeLosses(bound, entropy.detach(), estimate.calls)
+        return CodeLosses(bound, entropy.detach(), estimate.calls, latent.is_exact())
 
     def estimate(self, images: Tensor, estimator: Estimator | None = None) -> tuple[Estimate, BitVector]:
         """The expected distortion by this or another estimator, and the distribution of the bits."""

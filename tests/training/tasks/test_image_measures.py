@@ -125,3 +125,21 @@ def test_codes_are_measured_by_rate_distortion_and_likelihood(name: str):
     assert measured["distortion"] == pytest.approx(estimate.loss.mean().item(), rel=1e-5)
     assert measured["bits_per_dim"] == pytest.approx(-likelihood.mean().item() / (64 * 0.6931472), rel=1e-5)
     assert measured["calls"] == estimate.calls.double().mean()
+
+
+def test_codes_report_the_share_of_certified_top_k_in_steps_and_measures():
+    task = build(ALL["codes"])
+    with torch.no_grad():
+        # Scores so far apart that some codes have fewer than the four bit-vectors that top-k looks at.
+        task.model.inference[-1].weight.mul_(8)
+
+    def certified(images: torch.Tensor) -> float:
+        _, latent = task.model.estimate(images)
+        sizes = latent.support().example.bincount(minlength=len(images))
+        return (sizes < 4).double().mean().item()
+
+    share = certified(task.images["valid"].values[: task.config.measured])
+    assert 0 < share < 1 and measure(task)["exact"] == pytest.approx(share)
+    batch = next(iter(task.batches("train")))
+    logged = task.step(task.model, batch, None).log["exact"]
+    assert logged == pytest.approx(certified(task.images["train"].values[batch]))

@@ -54,8 +54,8 @@ class BitVectorTask(ImageTask):
     def step(self, model: nn.Module, batch: Tensor, carry: None) -> Step:
         found: CodeLosses = model(self.images["train"].values[batch].to(self.ranks.device))
         log = {
-            "entropy": float(found.entropy.double().sum()) / max(1, len(batch)),
-            "calls": float(found.calls.double().sum()) / max(1, len(batch)),
+            name: float(values.double().sum()) / max(1, len(batch))
+            for name, values in (("entropy", found.entropy), ("calls", found.calls), ("exact", found.is_exact))
         }
         return Step(found.losses.sum(), len(batch), log=log)
 
@@ -79,7 +79,8 @@ class BitVectorTask(ImageTask):
         """The negative evidence bound with its two parts, in nats, and the likelihood in bits for each pixel.
 
         `rate` is the divergence of the code from the prior, `distortion` the expected loss of the pixels, `calls` those
-        of the run's estimator for an image.
+        of the run's estimator for an image, `exact` the share of images whose code has for certain the distribution
+        that its mapping approximates: for top-k sparsemax, where fewer than k bit-vectors have a probability.
         """
         assert isinstance(model, BitVectorVAE)
         means, images, config = Means(), self.images[split], self.config
@@ -96,6 +97,7 @@ class BitVectorTask(ImageTask):
                     "distortion": estimate.loss,
                     "bits_per_dim": -likelihood / (images.size * math.log(2)),
                     "calls": estimate.calls,
+                    "exact": latent.is_exact(),
                 }
             )
         return means.means()
