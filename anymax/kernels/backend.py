@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-OPERATORS = ("cross_entropy", "dropout", "entmax", "plif")
+OPERATORS = ("cross_entropy", "dropout", "entmax", "matmul", "plif")
 
 
 class Kernel(Protocol):
@@ -58,7 +58,7 @@ def register_backend(
     serves.
 
     Args:
-        modules: by operator, which is one of "cross_entropy", "dropout", "entmax" and "plif".
+        modules: by operator, which is one of "cross_entropy", "dropout", "entmax", "matmul" and "plif".
         before: the backend that it is preferred to; all by default.
         devices: the types of device it is for, such as "cuda"; for other tensors it is only imported by name.
     """

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from anymax.kernels.matmul import matmul_
 from anymax.kernels.memory import large_empty, spread_rows
 from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
@@ -69,7 +70,7 @@ class Gradients:
             hidden_BD = self.piece.hidden[rows]
             _add_product(into_weight, grad_BN, hidden_BD if factor_B1 is None else hidden_BD * factor_B1)
         if into_hidden is not None:
-            torch.mm(grad_BN, self._multiplier_ND, out=into_hidden[rows])
+            matmul_(into_hidden[rows], grad_BN, self._multiplier_ND)
             if factor_B1 is not None:
                 into_hidden[rows].mul_(factor_B1)
         if into_bias is not None:
@@ -137,10 +138,8 @@ def _multiply(piece: Piece[Tensor], rows: slice, scores_BN: Tensor) -> None:
         scores_BN.copy_(torch.mm(hidden_BD, piece.weight.T))
         if piece.bias is not None:
             scores_BN.add_(piece.bias)
-    elif piece.bias is None:
-        torch.mm(hidden_BD, piece.weight.T, out=scores_BN)
     else:
-        torch.addmm(piece.bias, hidden_BD, piece.weight.T, out=scores_BN)
+        matmul_(scores_BN, hidden_BD, piece.weight.T, piece.bias)
 
 
 def _by_columns(weight_ND: Tensor) -> Tensor:
@@ -159,4 +158,4 @@ def _add_product(into_ND: Tensor, grad_BN: Tensor, hidden_BD: Tensor) -> None:
     elif hidden_BD.shape[1] < NARROW:
         into_ND.add_(torch.mm(hidden_BD.T, grad_BN).T)
     else:
-        into_ND.addmm_(grad_BN.T, hidden_BD)
+        matmul_(into_ND, grad_BN.T, hidden_BD, adds=True)

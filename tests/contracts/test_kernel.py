@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.kernels import backend, cross_entropy, dropout, entmax, library, plif, use_backend
+from anymax.kernels import backend, cross_entropy, dropout, entmax, library, matmul, plif, use_backend
 
 # Each with the instruction level it runs at, where it has levels.
 BACKENDS = [("native", level) for level in library.machine_levels()]
@@ -167,6 +167,24 @@ def cross_entropy_calls() -> Iterator[Call]:
         yield Call(hidden, layer, 40 * eps, 40 * eps)
 
 
+def matmul_calls() -> Iterator[Call]:
+    """By rows and by columns; of no, of fewer and of more rows, columns and sums than a tile or a part has."""
+    shapes = [(1, 1, 1), (0, 5, 3), (5, 0, 3), (5, 3, 0), (3, 5, 7), (15, 17, 33), (14, 600, 32), (100, 70, 300)]
+    for dtype, (m, k, n), by_columns in product(FULL, [*shapes, (530, 90, 40)], product((False, True), repeat=2)):
+        a = drawn((k, m), dtype).T if by_columns[0] else drawn((m, k), dtype)
+        b = drawn((n, k), dtype).T if by_columns[1] else drawn((k, n), dtype)
+        before = drawn((m, n + 3), dtype)
+        for bias, adds in ((None, False), (drawn((n,), dtype), False), (None, True)):
+
+            def into(kernel: Any, before: Tensor = before, given: Any = (a, b, bias, adds)) -> Any:
+                wider = before.clone()
+                kernel.matmul_(wider[:, :-3], *given)
+                return (wider,)
+
+            eps = torch.finfo(dtype).eps
+            yield Call(before, into, 400 * eps, 400 * eps)
+
+
 class Operator(NamedTuple):
     """The backends of an operator, the calls that compare them, and its torch operators with arguments of a dtype."""
 
@@ -204,8 +222,9 @@ OPERATORS = {
     "entmax": Operator(entmax.kernels, entmax_calls, entmax_rules),
     "plif": Operator(plif.kernels, plif_calls, plif_rules),
     "dropout": Operator(dropout.kernels, dropout_calls, dropout_rules),
-    # Not a torch operator: only linear losses, which are, call it.
+    # Not torch operators: only linear losses, which are, call them.
     "cross_entropy": Operator(cross_entropy.kernels, cross_entropy_calls, lambda dtype: []),
+    "matmul": Operator(matmul.kernels, matmul_calls, lambda dtype: []),
 }
 
 

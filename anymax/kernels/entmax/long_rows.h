@@ -170,12 +170,19 @@ double write_probs(const Power& power, double at, const T* x, T* out, int64_t n,
         write_row(x, out, n, top, threshold, [&](Vec<T> z) { return power.prob(z); });
         return expected;
     }
+    Vec<T> recent = {};
+    int pending = 0;
     write_row(x, out, n, top, threshold, [&](Vec<T> z) {
         const Vec<T> p = power.prob(z);
-        expected += sum<T>(p > 0 ? p * z : Vec<T>{});
+        recent += p > 0 ? p * z : Vec<T>{};
+        if (++pending == kCarryEvery) {
+            expected += sum<T>(recent);
+            recent = Vec<T>{};
+            pending = 0;
+        }
         return p;
     });
-    return expected;
+    return expected + sum<T>(recent);
 }
 
 template <class T, class Power> T lowest_candidate(const Power& power, T top) {

@@ -53,11 +53,44 @@ template <class T> void unmake_list(T* row, int64_t n, int64_t count, T* scratch
     for (int64_t i = 0; i < count; ++i) row[indices[i]] = probs[i];
 }
 
-// The derivative of Omega by alpha at fixed p: sum over p of p log(p)^2 slope(t) with t = a log p and
-// slope = (exp(t) (t - 1) + 1) / t^2, minus Omega, over alpha; Omega = sum of p log(p) expm1(t) / t, over alpha.
-template <class T> double omega_by_alpha(const T* p, int64_t n, double alpha) {
+// Sums of terms that are made a vector at a time, in T for a while and then in double.
+template <class T, int num> struct Totals {
+    double sums[num] = {};
+    Vec<T> recent[num] = {};
+    int pending = 0;
+    ANYMAX_INLINE void add(const Vec<T> (&terms)[num]) {
+        for (int k = 0; k < num; ++k) recent[k] += terms[k];
+        if (++pending == kCarryEvery) carry();
+    }
+    void carry() {
+        for (int k = 0; k < num; ++k) {
+            sums[k] += double(sum<T>(recent[k]));
+            recent[k] = Vec<T>{};
+        }
+        pending = 0;
+    }
+};
+
+// The derivative of Omega by alpha at fixed p, where alpha is not near 1: with S = sum of p^alpha - p and its derivative
+// S' = sum of p^alpha log(p), it is S' / (alpha a) - S (2 alpha - 1) / (alpha a)^2.
+template <class T> double omega_by_alpha_apart(const T* p, int64_t n, double alpha) {
     const double a = alpha - 1;
-    double slopes = 0, omega = 0;
+    Totals<T, 2> totals;
+    for (int64_t i = 0; i < n; i += kLanes<T>) {
+        const Vec<T> v = load_up_to(p + i, n - i, T(0)), log_p = safe_logarithm<T>(v);
+        const Mask<T> is_chosen = v > 0;
+        const Vec<T> power = a == 0.5 ? v * square_root(v) : exponential(log_p * T(alpha));
+        totals.add({is_chosen ? power * log_p : Vec<T>{}, is_chosen ? power - v : Vec<T>{}});
+    }
+    totals.carry();
+    return totals.sums[0] / (alpha * a) - totals.sums[1] * (2 * alpha - 1) / (alpha * alpha * a * a);
+}
+
+// The same where it is near, and all differences are small: the sum over p of p log(p)^2 slope(t) with t = a log p and
+// slope = (exp(t) (t - 1) + 1) / t^2, minus Omega, over alpha; Omega = sum of p log(p) expm1(t) / t, over alpha.
+template <class T> double omega_by_alpha_near(const T* p, int64_t n, double alpha) {
+    const double a = alpha - 1;
+    Totals<T, 2> totals;
     // Of the two series, and where they reach: |t| <= 1.
     constexpr int kTerms = sizeof(T) == 4 ? 10 : 18;
     for (int64_t i = 0; i < n; i += kLanes<T>) {
@@ -76,10 +109,15 @@ template <class T> double omega_by_alpha(const T* p, int64_t n, double alpha) {
         slope = is_near ? v * slope * T(0.5) : (power * (far - 1) + v) / (far * far);
         growth = is_near ? v * growth : (power - v) / far;
         const Vec<T> chosen_log = v > 0 ? log_p : Vec<T>{};
-        slopes += double(sum<T>(chosen_log * log_p * slope));
-        omega += double(sum<T>(chosen_log * growth));
+        totals.add({chosen_log * log_p * slope, chosen_log * growth});
     }
-    return (slopes - omega / alpha) / alpha;
+    totals.carry();
+    return (totals.sums[0] - totals.sums[1] / alpha) / alpha;
+}
+
+template <class T> double omega_by_alpha(const T* p, int64_t n, double alpha) {
+    // Apart, rounding is larger by 1 / a^2.
+    return std::fabs(alpha - 1) < 0.3 ? omega_by_alpha_near(p, n, alpha) : omega_by_alpha_apart(p, n, alpha);
 }
 
 template <class T> struct SupportJob {
@@ -111,7 +149,7 @@ template <class T> bool support(const SupportJob<T>& job, int threads, bool& eno
             const bool is_number = x[0] == x[0];
             if (job.by_alpha) job.by_alpha[row] = is_number ? static_cast<T>(omega_by_alpha(x, n, alpha)) : x[0];
             job.counts[row] = -1;
-            if (job.capacity <= 0) continue;
+            if (total.load() > job.capacity || job.capacity <= 0) continue;
             const int64_t count = is_number ? count_support(x, n) : n;
             const bool fits = total.fetch_add(count) + count <= job.capacity && 2 * count <= n && is_number;
             if (!fits) {

@@ -1,0 +1,193 @@
+// Products of matrices, C = A B or C += A B, with a number for each column of C to begin with where one is given.
+//
+// A tile of C as large as the registers hold is the sum over k of a column of A times a row of B. Both are packed before:
+// A into panels of kRows rows, B into panels of kColumns columns, each with the entries of one k side by side, so that the
+// innermost loop reads straight on. A panel of B stays in the first cache while the panels of A pass by. Of the two, the
+// smaller is packed once for all threads, a part of K at a time; the other by the thread that needs it.
+//
+// Each entry is summed in the order of k in parts of at most kDepth, whatever the number of threads.
+
+#include "rows.h"
+#include "vector.h"
+
+namespace anymax {
+namespace {
+
+// With two vectors of B and one number of A they fill 32 registers, or 16.
+constexpr int kRows = kVectorBytes == 64 ? 14 : 6;
+constexpr int kVectors = 2;
+template <class T> constexpr int kColumns = kVectors * kLanes<T>;
+// Of K at a time: a panel of B takes this many bytes for each byte of a row of it.
+constexpr int64_t kDepth = 256;
+// Entries that are packed for all threads at once, and the columns or rows that one thread packs for itself.
+constexpr int64_t kShared = 1 << 21;
+constexpr int64_t kTile = 256;
+
+// A as rows, or B as columns, of `count` vectors along k.
+template <class T> struct Operand {
+    const T* data;
+    int64_t count;
+    // From one vector to the next, and from one k to the next; one of them is 1.
+    int64_t step, step_k;
+};
+
+// Panel `panel` of an operand for k from `from` to `to`, with zeros beyond the last vector.
+template <int kWidth, class T> void pack_panel(const Operand<T>& operand, int64_t panel, int64_t from, int64_t to, T* packed) {
+    const int64_t first = panel * kWidth, width = std::min<int64_t>(kWidth, operand.count - first);
+    const T* data = operand.data + first * operand.step;
+    if (operand.step == 1) {
+        for (int64_t k = from; k < to; ++k, packed += kWidth) {
+            const T* entries = data + k * operand.step_k;
+            if (width == kWidth) std::memcpy(packed, entries, kWidth * sizeof(T));
+            else
+                for (int i = 0; i < kWidth; ++i) packed[i] = i < width ? entries[i] : T(0);
+        }
+        return;
+    }
+    constexpr int kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
+    for (int64_t k = from; k < to; k += kLanes<T>) {
+        const int count = static_cast<int>(std::min<int64_t>(kLanes<T>, to - k));
+        Vec<T> square[kGroups][kLanes<T>];
+        for (int i = 0; i < kGroups * kLanes<T>; ++i)
+            square[i / kLanes<T>][i % kLanes<T>] =
+                i < width ? load_up_to(data + i * operand.step + k, count, T(0)) : Vec<T>{};
+        for (auto& each : square) transpose<T>(each);
+        // In the order of the addresses: what a vector writes too much is written again, but for the last.
+        for (int j = 0; j < count; ++j, packed += kWidth)
+            for (int group = 0; group < kGroups; ++group) {
+                if (k + j + 1 < to) store(packed + group * kLanes<T>, square[group][j]);
+                else store_up_to(packed + group * kLanes<T>, square[group][j], kWidth - group * kLanes<T>);
+            }
+    }
+}
+
+template <class T> constexpr int64_t num_panels(int64_t count, int64_t width) { return (count + width - 1) / width; }
+
+template <class T> struct Result {
+    T* data;
+    int64_t stride, rows, columns;
+    // What the columns begin with, or null.
+    const T* bias;
+    bool adds;
+};
+
+// The tile of C at (row, column), from a panel of A and a panel of B. Every one after the first part of K adds.
+template <class T>
+ANYMAX_INLINE void multiply_panels(const T* a, const T* b, int64_t depth, const Result<T>& c, int64_t row, int64_t column, bool adds) {
+    Vec<T> sums[kRows][kVectors] = {};
+    for (int64_t k = 0; k < depth; ++k, a += kRows, b += kColumns<T>) {
+        const Vec<T> b0 = load(b), b1 = load(b + kLanes<T>);
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+            sums[i][0] += a[i] * b0;
+            sums[i][1] += a[i] * b1;
+        }
+    }
+    const int64_t num_rows = std::min<int64_t>(kRows, c.rows - row), width = c.columns - column;
+    if (num_rows == kRows && width >= kColumns<T>) {
+        Vec<T> first[kVectors] = {};
+        if (!adds && c.bias)
+            for (int j = 0; j < kVectors; ++j) first[j] = load(c.bias + column + j * kLanes<T>);
+#pragma GCC unroll 14
+        for (int i = 0; i < kRows; ++i) {
+            T* to = c.data + (row + i) * c.stride + column;
+            for (int j = 0; j < kVectors; ++j)
+                store(to + j * kLanes<T>, sums[i][j] + (adds ? load(to + j * kLanes<T>) : first[j]));
+        }
+        return;
+    }
+    T entries[kRows][kColumns<T>];
+    std::memcpy(entries, sums, sizeof sums);
+    for (int64_t i = 0; i < num_rows; ++i) {
+        T* to = c.data + (row + i) * c.stride + column;
+        for (int64_t j = 0; j < std::min<int64_t>(width, kColumns<T>); ++j)
+            to[j] = entries[i][j] + (adds ? to[j] : c.bias ? c.bias[column + j] : T(0));
+    }
+}
+
+// Panels of A from `first_row` on times panels of B from `first_column` on.
+template <class T>
+void multiply_packed(const T* a, int64_t a_panels, const T* b, int64_t b_panels, int64_t depth, const Result<T>& c,
+                     int64_t first_row, int64_t first_column, bool adds) {
+    for (int64_t j = 0; j < b_panels; ++j)
+        for (int64_t i = 0; i < a_panels; ++i)
+            multiply_panels(a + i * depth * kRows, b + j * depth * kColumns<T>, depth, c, first_row + i * kRows,
+                            first_column + j * kColumns<T>, adds);
+}
+
+// Threads share A and divide the columns of C, or share B and divide the rows. Returns false if memory ran out.
+template <bool kSharesA, class T>
+bool multiply(const Operand<T>& a, const Operand<T>& b, int64_t depth, const Result<T>& c, int threads) {
+    if (c.rows == 0 || c.columns == 0) return true;
+    constexpr int kSharedWidth = kSharesA ? kRows : kColumns<T>, kOwnWidth = kSharesA ? kColumns<T> : kRows;
+    const Operand<T>&shared = kSharesA ? a : b, &own = kSharesA ? b : a;
+    const int64_t shared_panels = num_panels<T>(shared.count, kSharedWidth), own_panels = num_panels<T>(own.count, kOwnWidth);
+    const int64_t parts_of_k = std::max<int64_t>(1, (depth + kDepth - 1) / kDepth);
+    const int64_t part = (depth + parts_of_k - 1) / parts_of_k;
+    const int64_t parts_at_once = std::max<int64_t>(1, kShared / (shared_panels * kSharedWidth * std::max<int64_t>(1, part)));
+    const int64_t panels_per_tile = std::max<int64_t>(1, std::min(kTile / kOwnWidth, own_panels / threads));
+    const int64_t num_tiles = (own_panels + panels_per_tile - 1) / panels_per_tile;
+    const int64_t shared_size = shared_panels * kSharedWidth * part;
+    const Buffer<T> shared_packed = allocate<T>(shared_size * std::min(parts_at_once, parts_of_k) + kLanes<T>);
+    bool enough_memory = shared_packed != nullptr;
+    if (!enough_memory) return false;
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)
+    {
+        const Buffer<T> own_packed = allocate<T>(panels_per_tile * kOwnWidth * part + kLanes<T>);
+        enough_memory = own_packed != nullptr;
+        for (int64_t first_part = 0; first_part < parts_of_k; first_part += parts_at_once) {
+            const int64_t last_part = std::min(parts_of_k, first_part + parts_at_once);
+#pragma omp for schedule(static)
+            for (int64_t index = 0; index < (last_part - first_part) * shared_panels; ++index) {
+                const int64_t from = (first_part + index / shared_panels) * part, to = std::min(depth, from + part);
+                T* packed = shared_packed.get() + index / shared_panels * shared_size + index % shared_panels * (to - from) * kSharedWidth;
+                pack_panel<kSharedWidth>(shared, index % shared_panels, from, to, packed);
+            }
+#pragma omp for schedule(dynamic)
+            for (int64_t tile = 0; tile < num_tiles; ++tile) {
+                if (!own_packed) continue;
+                const int64_t first = tile * panels_per_tile, count = std::min(panels_per_tile, own_panels - first);
+                for (int64_t at = first_part; at < last_part; ++at) {
+                    const int64_t from = at * part, to = std::min(depth, from + part);
+                    for (int64_t i = 0; i < count; ++i)
+                        pack_panel<kOwnWidth>(own, first + i, from, to, own_packed.get() + i * (to - from) * kOwnWidth);
+                    const T* shared_here = shared_packed.get() + (at - first_part) * shared_size;
+                    const bool adds = c.adds || at > 0;
+                    if constexpr (kSharesA)
+                        multiply_packed<T>(shared_here, shared_panels, own_packed.get(), count, to - from, c, 0, first * kOwnWidth, adds);
+                    else
+                        multiply_packed<T>(own_packed.get(), count, shared_here, shared_panels, to - from, c, first * kOwnWidth, 0, adds);
+                }
+            }
+        }
+    }
+    return enough_memory;
+}
+
+}  // namespace
+}  // namespace anymax
+
+// A is rows x depth, B is depth x columns; of each, one of the two strides is 1. C has rows `stride` apart.
+#define ANYMAX_MATMUL(T, NAME)                                                                                              \
+    ANYMAX_EXPORT int64_t anymax_matmul_##NAME(const T* a, int64_t a_stride, int64_t a_stride_k, const T* b,                \
+                                               int64_t b_stride_k, int64_t b_stride, T* c, int64_t c_stride, const T* bias, \
+                                               int adds, int64_t rows, int64_t depth, int64_t columns, int threads) {       \
+        const anymax::Operand<T> left = {a, rows, a_stride, a_stride_k}, right = {b, columns, b_stride, b_stride_k};        \
+        const anymax::Result<T> result = {c, c_stride, rows, columns, bias, adds != 0};                                     \
+        const bool done = rows <= columns ? anymax::multiply<true, T>(left, right, depth, result, threads)                  \
+                                          : anymax::multiply<false, T>(left, right, depth, result, threads);                \
+        return done ? 0 : -1;                                                                                               \
+    }
+
+ANYMAX_MATMUL(float, float32)
+ANYMAX_MATMUL(double, float64)
+
+// Whether AMD made the processor.
+ANYMAX_EXPORT int64_t anymax_is_amd() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd");
+#else
+    return 0;
+#endif
+}
