@@ -75,6 +75,11 @@ def test_ties_and_constant_rows_are_shared_evenly(n: int) -> None:
         torch.testing.assert_close(probs, torch.full((9, n), 1 / n), rtol=3e-6, atol=0)
 
 
+def test_many_ties_are_shared_evenly_to_double_precision_above_two() -> None:
+    probs = native.forward(torch.zeros(1, 30_000).double(), torch.tensor([3.0]).double())
+    torch.testing.assert_close(probs, torch.full_like(probs, 1 / 30_000), rtol=1e-14, atol=0)
+
+
 @pytest.mark.parametrize("n", [6, 200])
 def test_hard_rows_agree_with_the_reference(n: int) -> None:
     scores_RN = torch.randn(20, n)
