@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from anymax.kernels.backend import widest
 from anymax.mappings.arguments import check_number, check_per_row, check_values, largest, prepare
 from anymax.mappings.entmax import entmax
 
@@ -28,11 +29,14 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
     if isinstance(alpha, Tensor):
         check_per_row("alpha", alpha, prepared, dim)
         check_values("alpha", "finite and greater than 1", alpha, lambda a: (a > 1) & (a < torch.inf))
-        alpha = alpha.to(prepared.dtype)
+        alpha = alpha.to(widest(prepared))
     else:
         check_number("alpha", alpha)
         if not 1 < alpha < math.inf:
             raise ValueError(f"alpha must be finite and greater than 1, got {alpha}; argmax is its limit at 1")
+    if isinstance(alpha, Tensor) or alpha > 2:
+        # At the edge of the support a probability is off by the rounding of its score to the power 1 / (alpha - 1).
+        prepared = prepared.to(widest(prepared))
     left_out = prepared == -torch.inf
     # A constant added to all scores changes nothing; off it goes before scaling would round it.
     scaled = (prepared - largest(prepared, dim)).masked_fill(left_out, 0) * (alpha / (alpha - 1))

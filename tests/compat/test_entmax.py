@@ -161,6 +161,23 @@ def test_parameters_may_be_lists_and_arrays():
     torch.testing.assert_close(entmax.entmax_bisect(x, np.float32(0.5)), entmax.entmax_bisect(x, 0.5))
 
 
+@each("name", ["entmax_bisect_loss", "normmax_bisect_loss"])
+def test_alpha_of_a_loss_may_be_an_array(name):
+    loss, x = getattr(entmax, name), scores(4, 5)
+    assert loss(x, TARGET, np.array(1.5)).equal(loss(x, TARGET, 1.5))
+    values = [[1.25], [1.5], [2.0], [3.0]]
+    assert loss(x, TARGET, np.array(values)).equal(loss(x, TARGET, torch.tensor(values).double()))
+
+
+def test_whole_numbers_are_scores_too():
+    x, alpha = torch.tensor([[3, 1, 0, 1], [2, 2, -5, 1]]), torch.tensor([[1.5], [3.0]])
+    for name in MAPPINGS:
+        assert getattr(entmax, name)(x).equal(getattr(entmax, name)(x.float())), name
+    for name in LOSSES:
+        assert getattr(entmax, name)(x, TARGET[:2]).equal(getattr(entmax, name)(x.float(), TARGET[:2])), name
+    assert entmax.entmax_bisect(x, alpha).equal(entmax.entmax_bisect(x.float(), alpha))
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.5, 0.75, 1.0, 1.2, 2.25])
 def test_entmax_has_its_gradients_from_zero_up(alpha):
     x, learned = scores(4, 6).requires_grad_(), torch.tensor(alpha, dtype=torch.float64, requires_grad=alpha > 0)
@@ -488,4 +505,5 @@ def test_gradients_pass_through_a_mapped_loss(name):
 
 @pytest.mark.parametrize("name", LOSS_MODULES)
 def test_an_empty_batch_costs_nothing(name):
-    assert getattr(entmax, name)()(scores(0, 5), TARGET[:0]) == 0
+    for target in (TARGET[:0], torch.tensor([])):
+        assert getattr(entmax, name)()(scores(0, 5), target) == 0

@@ -157,6 +157,17 @@ def test_normmax_and_budget_agree_with_one_parameter_per_row(peer):
     assert_agree(lambda x: ours.budget_bisect(x, parameter), lambda x: peer.budget_bisect(x, parameter), x)
 
 
+@each("name", ["entmax_bisect", "normmax_bisect", "budget_bisect"])
+def test_a_tensor_as_parameter_gives_the_result_the_same_dtype(peer, name):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for parameter in (torch.full((3, 1), 1.5), torch.tensor(2.5, dtype=torch.float64), torch.tensor(2)):
+            mine, theirs = (getattr(m, name)(scores(3, 6).to(dtype), parameter) for m in (ours, peer))
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for parameter in (2, torch.tensor([[2.0], [3.0]])):
+        x = torch.tensor([[3, 1, 0, 1], [2, 2, -5, 1]])
+        torch.testing.assert_close(getattr(ours, name)(x, parameter), getattr(peer, name)(x, parameter))
+
+
 # The peer's budget_bisect returns NaN there.
 @each(("name", "options"), [case for case in MAPPINGS if case[0] != "budget_bisect"])
 def test_mappings_agree_on_scores_masked_by_minus_infinity(peer, name, options):

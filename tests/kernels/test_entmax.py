@@ -1,5 +1,7 @@
 """The native entmax on hard values, any strides and every instruction level; contracts/test_kernel.py has the rest."""
 
+import math
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -73,6 +75,30 @@ def test_ties_and_constant_rows_are_shared_evenly(n: int) -> None:
     for alpha in ALPHAS:
         probs = native.forward(torch.full((9, n), 3.25), torch.tensor([alpha]))
         torch.testing.assert_close(probs, torch.full((9, n), 1 / n), rtol=3e-6, atol=0)
+
+
+def test_many_ties_are_shared_evenly_to_double_precision_above_two() -> None:
+    probs = native.forward(torch.zeros(1, 30_000).double(), torch.tensor([3.0]).double())
+    torch.testing.assert_close(probs, torch.full_like(probs, 1 / 30_000), rtol=1e-14, atol=0)
+
+
+@each("alpha", [3, 5, 13])
+@each("row", [(0.7, 0.3, 2**-30, 0.0), (0.25, 0.5, 0.25), (0.02,) * 50])
+def test_gradients_above_two_are_right_where_a_small_probability_outweighs_the_others(alpha, row) -> None:
+    for dtype, rtol in ((torch.float32, 2e-6), (torch.float64, 1e-13)):
+        probs_RN = torch.tensor([row], dtype=dtype)
+        grad_RN = torch.randn_like(probs_RN)
+        p, g = ([Fraction(x) for x in t[0].tolist()] for t in (probs_RN, grad_RN))
+        weights = [x ** (2 - alpha) if x else Fraction(0) for x in p]
+        mean = sum(w * x for w, x in zip(weights, g, strict=True)) / sum(weights)
+        by_scores = [float(w * (x - mean)) for w, x in zip(weights, g, strict=True)]
+        slopes = [float(x) * (1 - (alpha - 1) * math.log(x)) / (alpha - 1) ** 2 if x else 0.0 for x in p]
+        parts = [slope * float(x - mean) for slope, x in zip(slopes, g, strict=True)]
+        for backend in (native, reference):
+            got, got_alpha_R = backend.backward_both(grad_RN, probs_RN, torch.tensor([alpha], dtype=dtype))
+            wanted = torch.tensor([by_scores], dtype=torch.float64)
+            torch.testing.assert_close(got.double(), wanted, rtol=rtol, atol=rtol * wanted.abs().max().item())
+            assert got_alpha_R.item() == pytest.approx(math.fsum(parts), rel=rtol, abs=rtol * max(map(abs, parts)))
 
 
 @pytest.mark.parametrize("n", [6, 200])

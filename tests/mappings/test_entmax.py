@@ -203,8 +203,8 @@ def test_the_alpha_gradient_near_one_has_no_noise(alpha: float) -> None:
 
 
 def test_every_derivative_up_to_the_second_is_right_for_scores_and_alpha() -> None:
-    scores = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    alpha = torch.tensor([[1.01], [1.4], [1.9]], dtype=torch.float64, requires_grad=True)
+    scores = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([[1.01], [1.4], [1.9], [3.0]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(anymax.entmax, (scores, alpha), eps=1e-7, atol=1e-5)
     assert torch.autograd.gradgradcheck(anymax.entmax, (scores, alpha), eps=1e-6, atol=1e-3, rtol=1e-3)
 

@@ -3,19 +3,19 @@
 from torch import Tensor, nn
 
 from anymax import mappings
-from anymax.compat.entmax.settings import check_k
+from anymax.compat.entmax.settings import check_k, floating
 
 
 def sparsemax(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
     """The point of the simplex nearest to `X` along `dim`. `k` has no effect on the result."""
     check_k(k)
-    return mappings.sparsemax(X, dim=dim)
+    return mappings.sparsemax(floating(X), dim=dim)
 
 
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
     """Entmax with alpha 1.5 along `dim`. `k` has no effect on the result."""
     check_k(k)
-    return mappings.entmax(X, 1.5, dim=dim)
+    return mappings.entmax(floating(X), 1.5, dim=dim)
 
 
 class Sparsemax(nn.Module):

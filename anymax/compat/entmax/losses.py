@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax import losses, mappings
-from anymax.compat.entmax.settings import check_k, check_n_iter
+from anymax.compat.entmax.settings import check_k, check_n_iter, floating, parameter
 from anymax.losses.targets import check_arguments, inner, prepare_scores
 
 REDUCTIONS = ("elementwise_mean", "sum", "none")
@@ -150,19 +150,20 @@ class NormmaxBisectLoss(_GenericLoss):
 
 
 def _entmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
-    _check_target(X, target)
-    return losses.entmax_loss(X, target, _per_row(alpha, target), reduction="none", ignore_index=ignore_index)
+    X, target = floating(X), _checked_target(X, target)
+    alpha = _per_row(parameter(alpha, X), target)
+    return losses.entmax_loss(X, target, alpha, reduction="none", ignore_index=ignore_index)
 
 
 def _normmax_losses(X: Tensor, target: Tensor, alpha: float | Tensor, ignore_index: int = -100) -> Tensor:
     """max over p of (<p, x> - |p|_alpha), plus the norm of one class, which is 1, minus the score of the target."""
-    _check_target(X, target)
+    X, target = floating(X), _checked_target(X, target)
     scores = prepare_scores(X)
     check_arguments(scores, target, "none", ignore_index, label_smoothing=0.0)
     # A constant added to all scores changes nothing, and the loss is a small difference: take the maximum off first.
     top = scores.detach().amax(-1, keepdim=True)
     shifted = scores - torch.where(top.isfinite(), top, 0)
-    alpha = _per_row(alpha, target)
+    alpha = _per_row(parameter(alpha, X), target)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(scores.dtype)
     probs = mappings.normmax(shifted, alpha)
@@ -186,9 +187,13 @@ def _per_row(alpha: float | Tensor, target: Tensor) -> float | Tensor:
     return alpha
 
 
-def _check_target(X: Tensor, target: Tensor) -> None:
+def _checked_target(X: Tensor, target: Tensor) -> Tensor:
+    if target.shape == X.shape[:-1] and not target.numel():
+        # A list of no classes makes a tensor of floats.
+        return target.long()
     if target.is_floating_point() or target.shape != X.shape[:-1]:
         raise ValueError(
             f"target must hold one class index per row, of shape {tuple(X.shape[:-1])}, "
             f"got {target.dtype} of shape {tuple(target.shape)}; soft targets are taken by anymax.entmax_loss"
         )
+    return target

@@ -7,7 +7,7 @@ effect on the result.
 from torch import Tensor, nn
 
 from anymax import mappings
-from anymax.compat.entmax.settings import check_n_iter, parameter
+from anymax.compat.entmax.settings import check_n_iter, floating, parameter, promoted
 
 
 def entmax_bisect(
@@ -19,12 +19,13 @@ def entmax_bisect(
         alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
     """
     check_n_iter(n_iter)
+    X = promoted(X, alpha)
     return mappings.entmax(X, parameter(alpha, X), dim=dim)
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
     """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result."""
-    return mappings.sparsemax(X, dim=dim)
+    return mappings.sparsemax(floating(X), dim=dim)
 
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
@@ -34,6 +35,7 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
         alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
     """
     check_n_iter(n_iter)
+    X = promoted(X, alpha)
     return mappings.normmax(X, parameter(alpha, X), dim=dim)
 
 
@@ -45,6 +47,7 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
             gradient. Where there are fewer entries than that, all are chosen.
     """
     check_n_iter(n_iter)
+    X = promoted(X, budget)
     n, budget = X.shape[dim], parameter(budget, X)
     feasible = budget.clamp(0, n) if isinstance(budget, Tensor) else max(0, min(budget, n))
     return mappings.subset_marginals(X, feasible, dim=dim)

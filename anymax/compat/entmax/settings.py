@@ -21,8 +21,23 @@ def check_n_iter(n_iter: int | None) -> None:
         )
 
 
+def floating(X: Tensor) -> Tensor:
+    """Scores in floating point: entmax 1.3 takes integers where its algorithm divides."""
+    is_whole = isinstance(X, Tensor) and not X.is_floating_point() and not X.is_complex()
+    return X.to(torch.get_default_dtype()) if is_whole else X
+
+
 def parameter(value: Any, X: Tensor) -> float | Tensor:
     """Alpha or a budget as a number or a tensor: entmax 1.3 takes everything that `torch.tensor` does."""
     if isinstance(value, Tensor | str) or (isinstance(value, numbers.Real) and not isinstance(value, bool)):
         return value  # type: ignore[return-value]
     return torch.as_tensor(value, dtype=X.dtype, device=X.device)
+
+
+def promoted(X: Tensor, value: Any) -> Tensor:
+    """Scores in the dtype of the result: a tensor as alpha or budget counts in it, as in arithmetic."""
+    X = floating(X)
+    if not isinstance(value, Tensor):
+        return X
+    dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
+    return X.to(torch.promote_types(X.dtype, dtype))

@@ -115,23 +115,26 @@ void cheap_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* 
     else gradient_row<T, kind>(grad, p, a, grad_scores, grad_alpha, n, active);
 }
 
-// alpha > 2: one small p outweighs all others, and what is left of its gradient is a small difference. In double precision.
+// alpha > 2: one small p may outweigh all others. Counted from its gradient, and in double precision, no difference is small.
 template <class T>
 void steep_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n) {
+    int64_t least = 0;
+    for (int64_t i = 1; i < n; ++i)
+        if (p[i] > 0 && !(p[least] > 0 && p[least] <= p[i])) least = i;
+    const double least_prob = double(p[least]), least_grad = double(grad[least]);
     double weights = 0, weighted = 0, by_alpha = 0;
-    const auto weight_of = [a](T prob) { return prob > 0 ? std::pow(static_cast<double>(prob), 1 - a) : 0.0; };
     for (int64_t i = 0; i < n; ++i) {
         if (!(p[i] > 0)) continue;
-        const double s = weight_of(p[i]);
-        weights += s;
-        weighted += s * static_cast<double>(grad[i]);
+        const double relative = std::pow(double(p[i]) / least_prob, 1 - a);
+        weights += relative;
+        weighted += relative * (double(grad[i]) - least_grad);
     }
     const double mean = weights > 0 ? weighted / weights : 0;
     for (int64_t i = 0; i < n; ++i) {
-        const double s = weight_of(p[i]), centred = p[i] > 0 ? static_cast<double>(grad[i]) - mean : 0;
-        grad_scores[i] = static_cast<T>(s * centred);
+        const double prob = double(p[i]), centred = prob > 0 ? double(grad[i]) - least_grad - mean : 0;
+        grad_scores[i] = centred == 0 ? T(0) : static_cast<T>(std::pow(prob, 1 - a) * centred);
         // s itself sums to nothing against the centred gradient, so of c = (p (1 - t) - s) / a^2 it may be left out.
-        if (p[i] > 0) by_alpha += p[i] * (1 - a * std::log(static_cast<double>(p[i]))) / (a * a) * centred;
+        if (prob > 0) by_alpha += prob * (1 - a * std::log(prob)) / (a * a) * centred;
     }
     if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
 }

@@ -232,8 +232,13 @@ template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, doub
     };
     const auto total_of = [&](int64_t last, double v) {
         const double va = std::pow(v, a);
-        double total = 0;
-        for (int64_t i = 0; i <= last; ++i) total += prob(double(scratch[i]) - double(scratch[last]), v, va);
+        // What the sum of many entries loses by rounding is carried along.
+        double total = 0, lost = 0;
+        for (int64_t i = 0; i <= last; ++i) {
+            const double term = prob(double(scratch[i]) - double(scratch[last]), v, va) - lost, next = total + term;
+            lost = next - total - term;
+            total = next;
+        }
         return total;
     };
     int64_t last = 0;

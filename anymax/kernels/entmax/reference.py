@@ -102,9 +102,7 @@ def backward_both(
     """
     grad_RN, probs_RN = as_rows(grad), as_rows(probs)
     weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
-    wide_RN = probs_RN.to(weight_RN.dtype)
-    log_RN = torch.where(wide_RN > 0, wide_RN, 1).log()
-    slope_RN = wide_RN * log_RN**2 * _psi((alpha_A[:, None] - 1) * log_RN)
+    slope_RN = _slope(probs_RN.to(weight_RN.dtype), alpha_A.to(weight_RN.dtype)[:, None] - 1)
     by_scores = from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, dtype, mask)
     return by_scores, (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
 
@@ -184,14 +182,31 @@ def _weigh(grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor) -> tuple[Tensor, 
     """s, and the gradient less its mean under s; both zero outside the support."""
     wide = widest(probs_RN)
     probs_RN, grad_RN = probs_RN.to(wide), grad_RN.to(wide)
+    if probs_RN.shape[1] == 0:
+        return probs_RN, grad_RN
     chosen_RN = probs_RN > 0
     power_RN = torch.where(chosen_RN, probs_RN, 1) ** (2 - alpha_A.to(wide)[:, None])
     # Zero stays zero and NaN stays NaN, at alpha 2 as well.
     weight_RN = torch.where(chosen_RN, power_RN, probs_RN)
     total_R1 = weight_RN.sum(1, keepdim=True)
+    # Above alpha 2 the smallest probability may outweigh all others. Counted from its gradient, no difference is small.
+    heaviest_R1 = weight_RN.argmax(1, keepdim=True)
+    grad_RN = grad_RN - grad_RN.gather(1, heaviest_R1).detach()
     inner_R1 = torch.where(weight_RN != 0, weight_RN * grad_RN, 0).sum(1, keepdim=True)
     mean_R1 = inner_R1 / torch.where(total_R1 == 0, 1, total_R1)
     return weight_RN, torch.where(weight_RN != 0, grad_RN - mean_R1, 0)
+
+
+def _slope(probs_RN: Tensor, a_A1: Tensor) -> Tensor:
+    """The derivative of the probabilities by alpha at fixed lambda.
+
+    Above alpha 2 without the term s / a^2, which is large there and sums to zero against a centred gradient.
+    """
+    log_RN = torch.where(probs_RN > 0, probs_RN, 1).log()
+    is_steep_A1 = a_A1 > 1
+    gentle_RN = probs_RN * log_RN**2 * _psi(torch.where(is_steep_A1, 0, a_A1 * log_RN))
+    steep_RN = probs_RN * (1 - a_A1 * log_RN) / torch.where(is_steep_A1, a_A1, 1) ** 2
+    return torch.where(is_steep_A1, steep_RN, gentle_RN)
 
 
 def _steep(z_RN: Tensor, a_A1: Tensor) -> Tensor:
