@@ -30,11 +30,9 @@ template <class T> void make_list(T* p, int64_t n, int64_t count, T* scratch) {
     T* probs = scratch;
     int32_t* indices = reinterpret_cast<int32_t*>(scratch + count);
     int64_t found = 0;
-    for (int64_t i = 0; i < n && found < count; i += kGroup * kLanes<T>) {
-        if (!Group<T>::load_up_to(p + i, n - i, T(0)).any_above(0)) continue;
-        const int64_t end = std::min(n, i + kGroup * kLanes<T>);
-        for (int64_t j = i; j < end; ++j) {
-            if (!(p[j] > 0)) continue;
+    for (int64_t i = 0; i < n && found < count; i += kLanes<T>) {
+        for (unsigned left = bits<T>(load_up_to(p + i, n - i, T(0)) > 0); left != 0; left &= left - 1) {
+            const int64_t j = i + __builtin_ctz(left);
             probs[found] = p[j];
             indices[found++] = static_cast<int32_t>(j);
         }
@@ -136,6 +134,8 @@ template <class T> struct SupportJob {
     int64_t rows, n;
 };
 
+constexpr int64_t kNotListed = -1;
+
 // Returns whether the rows are lists now; false leaves probabilities.
 template <class T> bool support(const SupportJob<T>& job, int threads, bool& enough_memory) {
     std::atomic<int64_t> total{0};
@@ -148,25 +148,29 @@ template <class T> bool support(const SupportJob<T>& job, int threads, bool& eno
             // A row without an answer is NaN everywhere.
             const bool is_number = x[0] == x[0];
             if (job.by_alpha) job.by_alpha[row] = is_number ? static_cast<T>(omega_by_alpha(x, n, alpha)) : x[0];
-            job.counts[row] = -1;
+            job.counts[row] = kNotListed;
             if (total.load() > job.capacity || job.capacity <= 0) continue;
-            const int64_t count = is_number ? count_support(x, n) : n;
-            const bool fits = total.fetch_add(count) + count <= job.capacity && 2 * count <= n && is_number;
-            if (!fits) {
-                total.fetch_add(job.capacity + 1);
-                continue;
-            }
+            int64_t count = is_number ? count_support(x, n) : n;
+            // A list takes two numbers for each entry. Too much for one row is too much for all.
+            if (2 * count > n) count = job.capacity + 1;
+            const bool fits = total.fetch_add(count) + count <= job.capacity;
+            // Where a row has more than its share, the block is likely to stay as it is.
+            if (!fits || count * job.rows > job.capacity) continue;
             make_list(x, n, count, scratch);
             job.counts[row] = count;
         }
     });
     const bool is_listed = job.capacity > 0 && total.load() <= job.capacity;
-    if (is_listed || !enough_memory) return is_listed;
+    if (!enough_memory) return is_listed;
     enough_memory = for_parts_of_rows<T>(job.rows, n, part, threads, n, [&](int64_t first, int64_t last, T* scratch) {
-        for (int64_t row = first; row < last; ++row)
-            if (job.counts[row] >= 0) unmake_list(job.scores + row * job.stride, n, job.counts[row], scratch);
+        for (int64_t row = first; row < last; ++row) {
+            T* x = job.scores + row * job.stride;
+            if (is_listed == (job.counts[row] != kNotListed)) continue;
+            if (is_listed) make_list(x, n, job.counts[row] = count_support(x, n), scratch);
+            else unmake_list(x, n, job.counts[row], scratch);
+        }
     });
-    return false;
+    return is_listed;
 }
 
 template <class T> ANYMAX_INLINE void add_scaled(T* into, const T* from, T factor, int64_t n) {
