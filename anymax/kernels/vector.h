@@ -66,18 +66,23 @@ template <class T> ANYMAX_INLINE void store_up_to(T* to, Vec<T> v, int64_t count
 
 template <class T> ANYMAX_INLINE Vec<T> splat(T x) { return Vec<T>{} + x; }
 
+// Lane i of the result is lane i + distance; the last ones repeat others.
+template <int distance, class V, int... lane> ANYMAX_INLINE V lanes_from(V v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, v, (lane + distance)...);
+}
+
+// Halves are folded onto each other until one lane is left.
+template <class T, int half = kLanes<T> / 2, class Fold> ANYMAX_INLINE T fold_lanes(Vec<T> v, const Fold& fold) {
+    if constexpr (half == 0) return v[0];
+    else return fold_lanes<T, half / 2>(fold(v, lanes_from<half>(v, std::make_integer_sequence<int, kLanes<T>>{})), fold);
+}
+
 template <class T> ANYMAX_INLINE T sum(Vec<T> v) {
-    T lanes[kLanes<T>];
-    store(lanes, v);
-    for (int half = kLanes<T> / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return fold_lanes<T>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 
 template <class T> ANYMAX_INLINE T maximum(Vec<T> v) {
-    T best = v[0];
-    for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best ? v[i] : best;
-    return best;
+    return fold_lanes<T>(v, [](Vec<T> a, Vec<T> b) { return b > a ? b : a; });
 }
 
 // One bit per lane.

@@ -56,7 +56,7 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
     prefer_large_pages(probs, rows * n);
     const auto row_at = [=](int64_t row) {
         const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
-        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha};
+        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha, T(0)};
     };
     const bool is_short = n <= kShortRow<T>;
     const int64_t scratch_size = is_short ? short_rows_scratch<T>(n) : n + 2 * kLanes<T>;
