@@ -1,6 +1,6 @@
-"""Entmax against torch.softmax and the entmax package: forward and backward over rows, and one small call.
+"""Entmax and PLIF against torch.softmax and the entmax package: forward and backward over rows, and one small call.
 
-Shapes: R rows, N entries.
+Shapes: R rows, N entries, K pieces of PLIF.
 """
 
 import math
@@ -16,9 +16,13 @@ from anymax.bench.harness.report import MICROSECONDS, Report
 from anymax.bench.harness.timing import Budget, Run, time_interleaved
 from anymax.kernels import library
 from anymax.mappings import entmax
+from anymax.transforms import plif
 
 SHAPES = ((8192, 64), (4096, 512), (256, 32768), (64, 262144))
 SMALL_SHAPE = (8, 64)
+PLIF_SHAPE = (64, 32768)
+PLIF_PIECES = 100_000
+PLIF_BOUND = 20.0
 ALPHAS = (1.0, 2.0, 1.5, 1.33)
 ROW_ALPHAS = (1.05, 2.0)
 BASELINE = "torch.softmax"
@@ -40,6 +44,7 @@ class Settings:
         budget: of one case.
         sweep_budget: of one choice of the peer's `k`.
         checked_entries: of the scores on which the peer's number of bisection steps is chosen.
+        plif_shape: of the scores that PLIF maps.
     """
 
     shapes: tuple[tuple[int, int], ...] = SHAPES
@@ -50,6 +55,7 @@ class Settings:
     budget: Budget = CASE_BUDGET
     sweep_budget: Budget = SWEEP_BUDGET
     checked_entries: int = 1 << 20
+    plif_shape: tuple[int, int] = PLIF_SHAPE
 
     def __post_init__(self) -> None:
         if not self.scales or not all(0 < scale < math.inf for scale in self.scales):
@@ -60,7 +66,7 @@ class Settings:
     @property
     def num_steps(self) -> int:
         """How many times `measure` announces something."""
-        return len(self.shapes) * len(self.scales) + 1
+        return len(self.shapes) * len(self.scales) + 2
 
 
 def quick(scales: tuple[float, ...] = (1.0,), threads: int | None = None, peers: bool = True) -> Settings:
@@ -69,8 +75,13 @@ def quick(scales: tuple[float, ...] = (1.0,), threads: int | None = None, peers:
     Far fewer rows where the native kernels are missing: the reference takes its time.
     """
     most_entries, least_rows = (1 << 20, 8) if library.why_missing() is None else (1 << 15, 1)
+
+    def shrunk(rows: int, n: int) -> tuple[int, int]:
+        return min(rows, max(least_rows, most_entries // n)), n
+
     return Settings(
-        shapes=tuple((min(rows, max(least_rows, most_entries // n)), n) for rows, n in SHAPES),
+        shapes=tuple(shrunk(*shape) for shape in SHAPES),
+        plif_shape=shrunk(*PLIF_SHAPE),
         scales=scales,
         threads=threads,
         peers=peers,
@@ -91,6 +102,8 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
             for rows, n in settings.shapes:
                 announce(f"{rows}x{n}, scores of scale {scale:g}")
                 comparisons.append(_compare(rows, n, scale, settings, with_peers))
+        announce(f"PLIF on {_shape_name(*settings.plif_shape)}")
+        comparisons.append(_compare_plif(*settings.plif_shape, settings.budget))
         announce(f"one call on {_shape_name(*SMALL_SHAPE)}")
         comparisons.append(_compare_calls(with_peers, settings.budget))
         return Report("mappings", machine.describe(), tuple(comparisons), notes)
@@ -186,6 +199,23 @@ def _bisecting_peers(inputs: _Inputs, settings: Settings, sweeps: list[peers.Swe
             yield _Contestant(peers.name(), f"{name}, default", inputs.timed(default), setting)
     learned = peers.bisection(inputs.scores_RN, inputs.learned_alpha_R1, steps)
     yield _Contestant(peers.name(), f"{name}, learned", inputs.timed_with_alpha(learned), sweep.chosen)
+
+
+def _compare_plif(rows: int, n: int, budget: Budget) -> Comparison:
+    inputs = _inputs(rows, n, 1.0)
+    scores_RN = inputs.scores_RN
+    slopes_K = torch.rand(PLIF_PIECES, generator=torch.Generator().manual_seed(0)).add_(0.5).requires_grad_()
+
+    def by_scores_and_slopes() -> object:
+        return torch.autograd.grad(
+            plif(scores_RN, slopes_K, bound=PLIF_BOUND), (scores_RN, slopes_K), inputs.upstream_RN
+        )
+
+    contestants = [
+        _Contestant("torch", BASELINE, inputs.timed(lambda: scores_RN.softmax(-1))),
+        _Contestant("anymax", "plif", by_scores_and_slopes, f"{PLIF_PIECES} pieces"),
+    ]
+    return Comparison(f"PLIF of {_shape_name(rows, n)}, forward and backward", _entries(contestants, budget))
 
 
 def _compare_calls(with_peers: bool, budget: Budget) -> Comparison:

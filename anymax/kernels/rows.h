@@ -44,10 +44,12 @@ inline int threads_for(int64_t parts, int64_t entries, int available) {
     return static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(useful, available)));
 }
 
+constexpr int64_t kMostRowsPerPart = 512;
+
 // How many rows a thread takes at a time: enough parts to balance, of at least `least` rows, whatever the number of threads,
 // so that results do not depend on it.
 inline int64_t rows_per_part(int64_t rows, int64_t least) {
-    return std::min<int64_t>(512, std::max<int64_t>(1, rows / 64 / least) * least);
+    return std::min<int64_t>(kMostRowsPerPart, std::max<int64_t>(1, rows / 64 / least) * least);
 }
 
 // Calls work(first, last, scratch) for parts of the rows, with `scratch_size` entries of scratch per thread.

@@ -17,7 +17,7 @@ template <class T> Row scan(const T* x, int64_t n) {
     Mask<T> nan[kChains] = {};
     for (auto& b : best) b = splat(-kInfinity<T>);
     const auto look = [&](Vec<T> v, int chain) {
-        best[chain] = v > best[chain] ? v : best[chain];
+        best[chain] = at_least<T>(v, best[chain]);
         nan[chain] |= v != v;
     };
     int64_t i = 0;

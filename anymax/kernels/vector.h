@@ -1,7 +1,8 @@
 // Vectors of the widest kind the instruction level has, and the few functions on them that the kernels need.
 //
-// Built on the compilers' vector extensions, so one source serves SSE2, AVX2, AVX-512 and NEON; only `any` and
-// `pack` (keep the chosen lanes, in order) name instructions. A polynomial's coefficients are minimax fits of ours.
+// Built on the compilers' vector extensions, so one source serves SSE2, AVX2, AVX-512 and NEON; only `any`, `pack` (keep the
+// chosen lanes, in order), and what AVX-512 has a single instruction for name instructions (with
+// a mask of all lanes, where the plain form warns of a variable that GCC leaves unset). A polynomial's coefficients are minimax fits of ours.
 
 #pragma once
 
@@ -66,18 +67,33 @@ template <class T> ANYMAX_INLINE void store_up_to(T* to, Vec<T> v, int64_t count
 
 template <class T> ANYMAX_INLINE Vec<T> splat(T x) { return Vec<T>{} + x; }
 
+// The larger of two; where `v` is NaN, `low`. Compilers find the instruction for it everywhere but in AVX-512.
+template <class T> ANYMAX_INLINE Vec<T> at_least(Vec<T> v, Vec<T> low) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_max_ps(0xffff, (__m512)v, (__m512)low);
+    else return (Vec<T>)_mm512_maskz_max_pd(0xff, (__m512d)v, (__m512d)low);
+#else
+    return v > low ? v : low;
+#endif
+}
+
+// Lane i of the result is lane i + distance; the last ones repeat others.
+template <int distance, class V, int... lane> ANYMAX_INLINE V lanes_from(V v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, v, (lane + distance)...);
+}
+
+// Halves are folded onto each other until one lane is left.
+template <class T, int half = kLanes<T> / 2, class Fold> ANYMAX_INLINE T fold_lanes(Vec<T> v, const Fold& fold) {
+    if constexpr (half == 0) return v[0];
+    else return fold_lanes<T, half / 2>(fold(v, lanes_from<half>(v, std::make_integer_sequence<int, kLanes<T>>{})), fold);
+}
+
 template <class T> ANYMAX_INLINE T sum(Vec<T> v) {
-    T lanes[kLanes<T>];
-    store(lanes, v);
-    for (int half = kLanes<T> / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return fold_lanes<T>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 
 template <class T> ANYMAX_INLINE T maximum(Vec<T> v) {
-    T best = v[0];
-    for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best ? v[i] : best;
-    return best;
+    return fold_lanes<T>(v, at_least<T>);
 }
 
 // One bit per lane.
@@ -195,17 +211,27 @@ ANYMAX_INLINE Vec<double> square_root(Vec<double> v) {
 // exp: x = k ln 2 + r with |r| <= ln 2 / 2, exp(r) = 1 + r + r^2 Q(r), relative error of the fit 3e-9.
 // Results below the smallest normal number are zero; arguments above 88 give the value at 88.
 ANYMAX_INLINE Vec<float> exponential(Vec<float> x) {
+#if defined(__AVX512F__)
+    const Vec<float> bounded = (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)splat(88.0f), (__m512)x);
+    const Vec<float> k = (Vec<float>)_mm512_maskz_roundscale_ps(0xffff, (__m512)(bounded * 1.44269504f), 0);
+#else
     const Vec<float> bounded = x > 88.0f ? splat(88.0f) : x;
     const Vec<float> rounder = splat(12582912.0f);
     const Vec<float> k = (bounded * 1.44269504f + rounder) - rounder;
+#endif
     const Vec<float> r = (bounded - k * 0.693145752f) - k * 1.42860677e-6f;
     const Vec<float> square = r * r;
     const Vec<float> low = r * 0.166665181517601f + 0.5f, high = r * 0.00836888886988163f + 0.04166620597243309f;
     const Vec<float> q = (square * 0.0013950490392744541f + high) * square + low;
     const Vec<float> mantissa = q * square + (r + 1.0f);
+#if defined(__AVX512F__)
+    const __mmask16 is_normal = _mm512_cmp_ps_mask((__m512)x, (__m512)splat(-87.3f), _CMP_GT_OQ);
+    return (Vec<float>)_mm512_maskz_scalef_ps(is_normal, (__m512)mantissa, (__m512)k);
+#else
     const Mask<float> exponent = __builtin_convertvector(k, Mask<float>) << 23;
     const Vec<float> result = (Vec<float>)((Mask<float>)mantissa + exponent);
     return x > -87.3f ? result : splat(0.0f);
+#endif
 }
 
 // log of a positive normal number: x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1,
@@ -234,12 +260,19 @@ ANYMAX_INLINE Vec<float> rough_power(Vec<float> b, Vec<float> y) {
     const Vec<float> square = m * m;
     const Vec<float> log2 = (k - 129.1536200046539307f + m * 3.047882556915283f) +
                             (m * 0.15824845433235168f - 1.0518739223480225f) * square;
-    Vec<float> x = log2 * y;
-    x = x > -126.0f ? x : splat(-126.0f);
+    const Vec<float> x = at_least<float>(log2 * y, splat(-126.0f));
+#if defined(__AVX512F__)
+    const Vec<float> f = (Vec<float>)_mm512_maskz_reduce_ps(0xffff, (__m512)x, 0), whole = x - f;
+#else
     const Vec<float> rounder = splat(12582912.0f);
     const Vec<float> whole = (x + rounder) - rounder, f = x - whole;
+#endif
     const Vec<float> power = (f * 0.0551716610789299f + 0.2426111251115799f) * (f * f) + (f * 0.6932609677314758f + 0.9999280571937561f);
+#if defined(__AVX512F__)
+    return (Vec<float>)_mm512_maskz_scalef_ps(0xffff, (__m512)power, (__m512)whole);
+#else
     return (Vec<float>)((Mask<float>)power + (__builtin_convertvector(whole, Mask<float>) << 23));
+#endif
 }
 
 // In double precision the library's functions, lane by lane: exactness over speed.

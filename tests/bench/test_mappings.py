@@ -11,6 +11,7 @@ from anymax.bench.mappings import Settings, measure
 
 TINY = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
 SHAPES = ((4, 7), (2, 200))
+PLIF_SHAPE = (2, 30)
 OURS = ["entmax 1", "entmax 2", "entmax 1.5", "entmax 1.33", "entmax per row", "entmax per row, learned"]
 PEERS = ["sparsemax", "entmax15", "entmax_bisect 1.33", "entmax_bisect 1.33, default", "entmax_bisect per row"]
 PEERS += ["entmax_bisect per row, default", "entmax_bisect per row, learned"]
@@ -20,16 +21,16 @@ needs_peer = pytest.mark.skipif(not peers.is_installed(), reason="the entmax pac
 
 @pytest.fixture(scope="module")
 def measured() -> Report:
-    return measure(Settings(SHAPES, scales=(0.2, 4.0), budget=TINY, sweep_budget=TINY))
+    return measure(Settings(SHAPES, scales=(0.2, 4.0), budget=TINY, sweep_budget=TINY, plif_shape=PLIF_SHAPE))
 
 
 @pytest.fixture(scope="module")
 def alone() -> Report:
-    return measure(Settings(SHAPES, peers=False, budget=TINY, sweep_budget=TINY))
+    return measure(Settings(SHAPES, peers=False, budget=TINY, sweep_budget=TINY, plif_shape=PLIF_SHAPE))
 
 
 def test_every_scale_and_shape_has_softmax_and_every_alpha(alone: Report):
-    *cases, calls = alone.comparisons
+    *cases, _, calls = alone.comparisons
     assert [case.case for case in cases] == ["4x7", "2x200"]
     for case in cases:
         assert [entry.name for entry in case.entries] == ["torch.softmax", *OURS]
@@ -39,9 +40,16 @@ def test_every_scale_and_shape_has_softmax_and_every_alpha(alone: Report):
     assert [entry.name for entry in calls.entries] == ["torch.softmax", "entmax 1.5"]
 
 
+def test_plif_is_compared_at_its_shape_with_its_pieces(alone: Report):
+    case = alone.comparisons[-2]
+    assert case.job == "PLIF of 2x30, forward and backward"
+    assert [(entry.name, entry.setting) for entry in case.entries] == [("torch.softmax", ""), ("plif", "100000 pieces")]
+    assert all(entry.timing.milliseconds.median > 0 for entry in case.entries)
+
+
 @needs_peer
 def test_peers_come_with_the_settings_that_were_tried(measured: Report):
-    cases = measured.comparisons[:-1]
+    cases = measured.comparisons[:-2]
     assert [(case.job.split()[-1], case.case) for case in cases] == [
         (scale, shape) for scale in ("0.2", "4") for shape in ("4x7", "2x200")
     ]
@@ -81,14 +89,14 @@ def test_where_no_number_of_steps_is_accurate_the_default_serves(monkeypatch: py
 
 def test_without_the_peer_the_report_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(peers, "is_installed", lambda: False)
-    result = measure(Settings(((2, 3),), budget=TINY))
+    result = measure(Settings(((2, 3),), budget=TINY, plif_shape=PLIF_SHAPE))
     assert any("not installed" in note and "anymax[peers]" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.5, True), (0.01, False), (None, False)])
 def test_a_busy_machine_is_reported(share: float | None, told: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "busy_share", lambda: share)
-    result = measure(Settings(((2, 3),), peers=False, budget=TINY))
+    result = measure(Settings(((2, 3),), peers=False, budget=TINY, plif_shape=PLIF_SHAPE))
     assert any("50% of the cores busy" in note for note in result.notes) == told
 
 
@@ -99,7 +107,7 @@ def test_the_busy_share_is_a_share_where_it_is_known():
 
 def test_each_step_is_announced_and_the_threads_are_given_back():
     before, steps, seen = torch.get_num_threads(), [], []
-    settings = Settings(SHAPES, threads=1, peers=False, budget=TINY)
+    settings = Settings(SHAPES, threads=1, peers=False, budget=TINY, plif_shape=PLIF_SHAPE)
 
     def announce(step: str) -> None:
         steps.append(step)
@@ -115,6 +123,7 @@ def test_the_quick_settings_keep_the_row_lengths_and_shrink_the_work():
     small = mappings.quick()
     assert [n for _, n in small.shapes] == [n for _, n in mappings.SHAPES]
     assert sum(rows * n for rows, n in small.shapes) < sum(rows * n for rows, n in mappings.SHAPES)
+    assert small.plif_shape[1] == mappings.PLIF_SHAPE[1] and small.plif_shape[0] < mappings.PLIF_SHAPE[0]
 
 
 def test_the_page_has_contestants_by_shapes_below_their_makers(measured: Report):

@@ -8,30 +8,31 @@
 namespace anymax {
 
 template <class T> ANYMAX_INLINE Vec<T> safe_logarithm(Vec<T> p) {
-    const T smallest = std::numeric_limits<T>::min();
-    return logarithm(p > smallest ? p : splat(smallest));
+    return logarithm(at_least<T>(p, splat(std::numeric_limits<T>::min())));
 }
 
-template <class T, Kind kind> ANYMAX_INLINE Vec<T> weight(Vec<T> p, T exponent) {
+// `log_p` is read by kLowRoot alone.
+template <class T, Kind kind> ANYMAX_INLINE Vec<T> weight(Vec<T> p, [[maybe_unused]] Vec<T> log_p, T exponent) {
     Vec<T> s;
     if constexpr (kind == Kind::kSoftmax) return p;
     else if constexpr (kind == Kind::kLinear) s = splat<T>(1);
     else if constexpr (kind == Kind::kSquare) return square_root(p);
     else if constexpr (kind == Kind::kReciprocal) return p * p;
     else if constexpr (kind == Kind::kInverseSquare) return p * square_root(p);
-    else s = exponential(safe_logarithm<T>(p) * exponent);
+    else s = exponential(log_p * exponent);
     return p > 0 ? s : Vec<T>{};
 }
 
 // c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2: the derivative of p by alpha at fixed lambda.
-template <class T> ANYMAX_INLINE Vec<T> alpha_slope(Vec<T> p, Vec<T> s, double a) {
-    const Vec<T> log_p = safe_logarithm<T>(p);
+template <class T> ANYMAX_INLINE Vec<T> alpha_slope(Vec<T> p, Vec<T> log_p, Vec<T> s, double a) {
     const Vec<T> t = log_p * T(a);
     // -sum over k of (-t)^k / (k + 2)!, enough terms for |t| <= 1.
     constexpr int kTerms = sizeof(T) == 4 ? 9 : 17;
-    Vec<T> series = splat<T>(1);
-    for (int k = kTerms; k > 0; --k) series = 1 - series * t * (T(1) / T(k + 2));
-    const Vec<T> near = p * log_p * log_p * series * T(-0.5);
+    double coefficient = -0.5;
+    for (int k = 1; k <= kTerms; ++k) coefficient /= -(k + 2);
+    Vec<T> series = splat(T(coefficient));
+    for (int k = kTerms; k > 0; --k) series = series * t + T(coefficient *= -(k + 2));
+    const Vec<T> near = p * log_p * log_p * series;
     const Vec<T> far = (p * (1 - t) - s) * T(a == 0 ? 0 : 1 / (a * a));
     return p > 0 ? ((t > -1) & (t < 1) ? near : far) : Vec<T>{};
 }
@@ -51,7 +52,7 @@ void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
             if (group.any_above(0)) {
                 const Group<T> g = Group<T>::load_up_to(grad + i, n - i, T(0));
                 for (int k = 0; k < kGroup; ++k) {
-                    const Vec<T> s = weight<T, kind>(group.v[k], exponent);
+                    const Vec<T> s = weight<T, kind>(group.v[k], safe_logarithm<T>(group.v[k]), exponent);
                     recent_weights += s;
                     recent_weighted += s > 0 ? s * g.v[k] : Vec<T>{};
                     group.v[k] = s;
@@ -75,7 +76,7 @@ void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
             group.v[k] = s * centred;
             if (grad_alpha) {
                 const Vec<T> v = load_up_to(p + i + k * kLanes<T>, n - i - k * kLanes<T>, T(0));
-                recent += alpha_slope<T>(v, s, a) * centred;
+                recent += alpha_slope<T>(v, safe_logarithm<T>(v), s, a) * centred;
             }
         }
         group.store_up_to(grad_scores + i, n - i);
@@ -84,35 +85,55 @@ void gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_a
     if (grad_alpha) *grad_alpha = static_cast<T>(by_alpha);
 }
 
-// Where s is cheap and the row stays in the nearest cache, two plain passes beat looking for what may be skipped.
+// Where the row stays in the nearest cache, two plain passes beat looking for what may be skipped.
 constexpr int64_t kPlainRow = 2048;
 
-template <class T, Kind kind> void plain_gradient_row(const T* grad, const T* p, T* grad_scores, int64_t n) {
+// `slopes` has room for the row, in whole vectors.
+template <class T, Kind kind, bool by_alpha>
+void plain_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, T* slopes) {
     constexpr int64_t kBlock = kCarryEvery * kLanes<T>;
+    // A power is taken once and kept where the gradient will stand.
+    constexpr bool is_kept = kind == Kind::kLowRoot;
+    const T exponent = static_cast<T>(1 - a);
     double weights = 0, weighted = 0;
     for (int64_t from = 0; from < n; from += kBlock) {
         Vec<T> recent_weights = {}, recent_weighted = {};
         for (int64_t i = from; i < std::min(n, from + kBlock); i += kLanes<T>) {
-            const Vec<T> s = weight<T, kind>(load_up_to(p + i, n - i, T(0)), T(0));
+            const Vec<T> v = load_up_to(p + i, n - i, T(0)), log_p = safe_logarithm<T>(v);
+            const Vec<T> s = weight<T, kind>(v, log_p, exponent);
             const Vec<T> g = load_up_to(grad + i, n - i, T(0));
             recent_weights += s;
             recent_weighted += s > 0 ? s * g : Vec<T>{};
+            if constexpr (is_kept) store_up_to(grad_scores + i, s, n - i);
+            if constexpr (by_alpha) store(slopes + i, alpha_slope<T>(v, log_p, s, a));
         }
         weights += sum<T>(recent_weights);
         weighted += sum<T>(recent_weighted);
     }
     const T mean = static_cast<T>(weights > 0 ? weighted / weights : 0);
-    for (int64_t i = 0; i < n; i += kLanes<T>) {
-        const Vec<T> s = weight<T, kind>(load_up_to(p + i, n - i, T(0)), T(0));
-        const Vec<T> g = load_up_to(grad + i, n - i, T(0));
-        store_up_to(grad_scores + i, s > 0 ? s * (g - mean) : Vec<T>{}, n - i);
+    double total = 0;
+    const int64_t block = by_alpha ? kBlock : n;
+    for (int64_t from = 0; from < n; from += block) {
+        Vec<T> recent = {};
+        for (int64_t i = from; i < std::min(n, from + block); i += kLanes<T>) {
+            const Vec<T> g = load_up_to(grad + i, n - i, T(0)), v = load_up_to((is_kept ? grad_scores : p) + i, n - i, T(0));
+            const Vec<T> s = is_kept ? v : weight<T, kind>(v, v, exponent), centred = s > 0 ? g - mean : Vec<T>{};
+            store_up_to(grad_scores + i, s * centred, n - i);
+            if constexpr (by_alpha) recent += load(slopes + i) * centred;
+        }
+        if constexpr (by_alpha) total += sum<T>(recent);
     }
+    if constexpr (by_alpha) *grad_alpha = static_cast<T>(total);
 }
 
+// `scratch` has room for `gradient_scratch` numbers.
+constexpr int64_t gradient_scratch(int64_t n) { return n + 64; }
+
 template <class T, Kind kind>
-void cheap_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
-    if (n <= kPlainRow && !grad_alpha) plain_gradient_row<T, kind>(grad, p, grad_scores, n);
-    else gradient_row<T, kind>(grad, p, a, grad_scores, grad_alpha, n, active);
+void gradient_row_of(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, T* scratch) {
+    if (n > kPlainRow) gradient_row<T, kind>(grad, p, a, grad_scores, grad_alpha, n, reinterpret_cast<int32_t*>(scratch));
+    else if (grad_alpha) plain_gradient_row<T, kind, true>(grad, p, a, grad_scores, grad_alpha, n, scratch);
+    else plain_gradient_row<T, kind, false>(grad, p, a, grad_scores, grad_alpha, n, scratch);
 }
 
 // alpha > 2: one small p may outweigh all others. Counted from its gradient, and in double precision, no difference is small.
@@ -140,22 +161,21 @@ void steep_gradient_row(const T* grad, const T* p, double a, T* grad_scores, T* 
 }
 
 template <class T>
-void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, int32_t* active) {
+void backward_row(const T* grad, const T* p, double a, T* grad_scores, T* grad_alpha, int64_t n, T* scratch) {
     if (p[0] != p[0]) {
         std::fill(grad_scores, grad_scores + n, p[0]);
         if (grad_alpha) *grad_alpha = p[0];
         return;
     }
     switch (kind_of(a)) {
-        case Kind::kSoftmax: return cheap_gradient_row<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, active);
-        case Kind::kLinear: return cheap_gradient_row<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, active);
-        case Kind::kSquare: return cheap_gradient_row<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
-        case Kind::kReciprocal:
-            return cheap_gradient_row<T, Kind::kReciprocal>(grad, p, a, grad_scores, grad_alpha, n, active);
+        case Kind::kSoftmax: return gradient_row_of<T, Kind::kSoftmax>(grad, p, a, grad_scores, grad_alpha, n, scratch);
+        case Kind::kLinear: return gradient_row_of<T, Kind::kLinear>(grad, p, a, grad_scores, grad_alpha, n, scratch);
+        case Kind::kSquare: return gradient_row_of<T, Kind::kSquare>(grad, p, a, grad_scores, grad_alpha, n, scratch);
+        case Kind::kReciprocal: return gradient_row_of<T, Kind::kReciprocal>(grad, p, a, grad_scores, grad_alpha, n, scratch);
         case Kind::kInverseSquare:
-            return cheap_gradient_row<T, Kind::kInverseSquare>(grad, p, a, grad_scores, grad_alpha, n, active);
+            return gradient_row_of<T, Kind::kInverseSquare>(grad, p, a, grad_scores, grad_alpha, n, scratch);
         case Kind::kSteep: return steep_gradient_row(grad, p, a, grad_scores, grad_alpha, n);
-        default: return gradient_row<T, Kind::kLowRoot>(grad, p, a, grad_scores, grad_alpha, n, active);
+        default: return gradient_row_of<T, Kind::kLowRoot>(grad, p, a, grad_scores, grad_alpha, n, scratch);
     }
 }
 

@@ -56,7 +56,7 @@ int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T
     prefer_large_pages(probs, rows * n);
     const auto row_at = [=](int64_t row) {
         const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
-        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha};
+        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha, T(0)};
     };
     const bool is_short = n <= kShortRow<T>;
     const int64_t scratch_size = is_short ? short_rows_scratch<T>(n) : n + 2 * kLanes<T>;
@@ -79,15 +79,14 @@ int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alph
         return 0;
     }
     prefer_large_pages(grad_scores, rows * n);
-    const int64_t num_groups = n / (kGroup * kLanes<T>) + 1;
     const int64_t part = rows_per_part(rows, 1);
     const bool done =
-        for_parts_of_rows<int32_t>(rows, n, part, threads, num_groups, [=](int64_t first, int64_t last, int32_t* active) {
+        for_parts_of_rows<T>(rows, n, part, threads, gradient_scratch(n), [=](int64_t first, int64_t last, T* scratch) {
             for (int64_t row = first; row < last; ++row) {
                 const int64_t at = row * n;
                 const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;
                 T* by_alpha = grad_alpha ? grad_alpha + row : nullptr;
-                backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, active);
+                backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, scratch);
             }
         });
     return done ? 0 : kOutOfMemory;

@@ -50,9 +50,10 @@ inline double general_gain(double a, double s) {
 }
 template <class T> ANYMAX_INLINE Vec<T> general_gain(Vec<T> a, Vec<T> s) {
     const Vec<T> e = s - 1;
-    const Vec<T> near = e * (1 - (1 + a) / 2 * e * (1 - (2 + a) / 3 * e * (1 - (3 + a) / 4 * e)));
+    const T third = T(1) / 3, fifth = T(1) / 5;
+    const Vec<T> near = e * (1 - (1 + a) / 2 * e * (1 - (2 + a) * third * e * (1 - (3 + a) / 4 * e)));
     const Vec<T> log_s = logarithm(s), x = a * log_s;
-    const Vec<T> flat = log_s * (1 - x / 2 * (1 - x / 3 * (1 - x / 4 * (1 - x / 5))));
+    const Vec<T> flat = log_s * (1 - x / 2 * (1 - x * third * (1 - x / 4 * (1 - x * fifth))));
     const Vec<T> far = (x < T(0.02)) & (x > T(-0.02)) ? flat : (1 - exponential(-x)) / a;
     return (e < T(0.02)) & (e > T(-0.02)) ? near : far;
 }
@@ -74,8 +75,7 @@ template <class T> struct Linear {  // alpha = 2
     double threshold(double place) const { return place; }
     Vec<T> start() const { return splat<T>(-1); }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
-        const Vec<T> b = at.below(z);
-        return b > 0 ? b : Vec<T>{};
+        return at_least<T>(at.below(z), Vec<T>{});
     }
     ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool = false) const {
         const Vec<T> p = prob(z);
@@ -98,8 +98,7 @@ template <class T> struct Square {  // alpha = 1.5
     double gain(double s) const { return 2 - 2 / std::sqrt(s); }
     Vec<T> gain(Vec<T> s) const { return 2 - 2 / square_root(s); }
     ANYMAX_INLINE Vec<T> base(Vec<T> z) const {
-        const Vec<T> b = at.below(z) * T(0.5);
-        return b > 0 ? b : Vec<T>{};
+        return at_least<T>(at.below(z) * T(0.5), Vec<T>{});
     }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const {
         const Vec<T> b = base(z);
@@ -135,7 +134,7 @@ template <class T, bool bends> struct Root {
     Vec<T> gain(Vec<T> s) const { return general_gain<T>(a, s); }
     ANYMAX_INLINE Vec<T> prob(Vec<T> z) const { return terms(z).prob; }
     ANYMAX_INLINE Terms<T> terms(Vec<T> z, bool is_rough = false) const {
-        const Vec<T> b = at.below(z) * a;
+        const Vec<T> b = (z - at.high) * a - at.low * a;
         const Mask<T> chosen = b > 0;
         const Vec<T> safe = chosen ? b : splat<T>(1);
         Vec<T> power;

@@ -15,10 +15,11 @@ template <class T> struct Member {
     T* out;
     T* conjugate;
     double alpha;
+    T top = 0;
 };
 
-// Entries of scratch that rows of n entries need: a packed form of each, and their columns.
-template <class T> constexpr int64_t packed_size(int64_t n) { return (n + 2 * kLanes<T>) / kLanes<T> * kLanes<T>; }
+// Entries of scratch that rows of n entries need: a packed form of each with room for its padding, and their columns.
+template <class T> constexpr int64_t packed_size(int64_t n) { return (n + 3 * kLanes<T>) / kLanes<T> * kLanes<T>; }
 template <class T> constexpr int64_t short_rows_scratch(int64_t n) { return 2 * kLanes<T> * packed_size<T>(n); }
 
 template <bool is_rough, class T, class Power>
@@ -81,50 +82,28 @@ template <class T, class Power> void entmax_together(const Member<T>* rows, int 
     const int64_t stride = packed_size<T>(n);
     Vec<T>* columns = reinterpret_cast<Vec<T>*>(scratch + kLanes<T> * stride);
     Vec<T> exponents;
-    for (int lane = 0; lane < kLanes<T>; ++lane) exponents[lane] = static_cast<T>(rows[lane].alpha - 1);
-    T tops[kLanes<T>];
-    bool is_settled[kLanes<T>];
+    for (int lane = 0; lane < kLanes<T>; ++lane) exponents[lane] = static_cast<T>(rows[std::min(lane, num_rows - 1)].alpha - 1);
     int64_t counts[kLanes<T>], longest = 0;
-    for (int lane = 0; lane < kLanes<T>; ++lane) {
-        const Member<T>& row = rows[lane];
-        T* packed = scratch + lane * stride;
-        if (lane >= num_rows) {
-            std::copy_n(packed - stride, counts[lane - 1], packed);
-            pad(packed, counts[lane] = counts[lane - 1]);
-            continue;
-        }
-        const Row scanned = scan(row.x, n);
-        tops[lane] = static_cast<T>(scanned.top);
-        is_settled[lane] = settle_without_search(scanned, row.out, row.conjugate, n);
-        if (is_settled[lane]) {
-            // Something that is found at once.
-            packed[0] = 0;
-            counts[lane] = 1;
-            pad(packed, 1);
-        } else {
-            const Power power(splat(exponents[lane]));
-            counts[lane] = pack_candidates(row.x, n, lowest_candidate(power, tops[lane]), tops[lane], packed);
-        }
+    for (int lane = 0; lane < num_rows; ++lane) {
+        const Power power(splat(exponents[lane]));
+        const T top = rows[lane].top;
+        counts[lane] = pack_candidates(rows[lane].x, n, lowest_candidate(power, top), top, scratch + lane * stride);
         longest = std::max(longest, counts[lane]);
     }
-    const int64_t length = (longest + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-    for (int lane = 0; lane < kLanes<T>; ++lane) {
-        T* packed = scratch + lane * stride;
-        for (int64_t i = counts[lane]; i < length; ++i) packed[i] = -kInfinity<T>;
-    }
-    for (int64_t j = 0; j < length; j += kLanes<T>) {
-        for (int lane = 0; lane < kLanes<T>; ++lane) columns[j + lane] = load(scratch + lane * stride + j);
+    for (int lane = 0; lane < num_rows; ++lane)
+        for (int64_t i = counts[lane] + kLanes<T>; i <= longest; i += kLanes<T>) pad(scratch + lane * stride, i);
+    for (int64_t j = 0; j < longest; j += kLanes<T>) {
+        for (int lane = 0; lane < kLanes<T>; ++lane) columns[j + lane] = load(scratch + std::min(lane, num_rows - 1) * stride + j);
         transpose<T>(columns + j);
     }
     Power together(exponents);
-    solve_columns<T>(together, columns, length);
+    solve_columns<T>(together, columns, longest);
     for (int lane = 0; lane < num_rows; ++lane) {
-        if (is_settled[lane]) continue;
         const Member<T>& row = rows[lane];
         Power power(splat(exponents[lane]));
         const double at = double(together.at.high[lane]) + double(together.at.low[lane]);
         power.at.set(at);
-        const double expected = write_probs(power, at, row.x, row.out, n, tops[lane], row.conjugate != nullptr);
+        const double expected = write_probs(power, at, row.x, row.out, n, row.top, row.conjugate != nullptr);
         if (row.conjugate) *row.conjugate = conjugate_of<T>({expected, at - double(power.start()[0])}, row.alpha);
     }
 }
@@ -143,52 +122,48 @@ template <class T> void entmax_together_of(Kind kind, const Member<T>* rows, int
     }
 }
 
-// Rows travel together with rows of the same kind, and of an alpha that takes as many steps. A few that do not fill a vector,
-// and the kinds with a search of their own, go alone.
+// Rows travel together with rows of the same kind, in the order of alpha, so that they take as many steps and candidates. A few
+// that do not fill a vector, and the kinds with a search of their own, go alone.
 template <class T, class RowAt>
 void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* scratch) {
-    struct Company {
-        Kind kind;
-        int count = 0;
-        Member<T> members[kLanes<T>] = {};
-    };
-    Company companies[] = {{Kind::kNearExponential}, {Kind::kLowRoot},    {Kind::kSquare},
-                           {Kind::kHighRoot},        {Kind::kHighRoot},   {Kind::kLinear},
-                           {Kind::kReciprocal},      {Kind::kInverseSquare}, {Kind::kHeavy},
-                           {Kind::kHeavy}};
-    const auto company_of = [&](double a) -> Company* {
-        switch (kind_of(a)) {
-            case Kind::kNearExponential: return companies;
-            case Kind::kLowRoot: return companies + 1;
-            case Kind::kSquare: return companies + 2;
-            case Kind::kHighRoot: return companies + (a < 0.75 ? 3 : 4);
-            case Kind::kLinear: return companies + 5;
-            case Kind::kReciprocal: return companies + 6;
-            case Kind::kInverseSquare: return companies + 7;
-            case Kind::kHeavy: return companies + (a <= kRoughTail ? 8 : 9);
-            default: return nullptr;
-        }
-    };
-    const auto alone = [&](const Member<T>& m) { long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch); };
+    constexpr int kKinds = 10, kBins = 16;
+    uint8_t bins[kMostRowsPerPart];
+    T tops[kMostRowsPerPart];
+    int starts[kKinds * kBins + 1] = {};
+    constexpr uint8_t kNone = kKinds * kBins;
     for (int64_t row = first; row < last; ++row) {
-        const Member<T> member = row_at(row);
-        Company* company = company_of(member.alpha - 1);
-        if (!company) {
-            alone(member);
+        const Member<T> m = row_at(row);
+        const Kind kind = kind_of(m.alpha - 1);
+        uint8_t& bin = bins[row - first];
+        bin = kNone;
+        if (kind == Kind::kSoftmax || kind == Kind::kSteep) {
+            long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);
             continue;
         }
-        company->members[company->count++] = member;
-        if (company->count < kLanes<T>) continue;
-        entmax_together_of(company->kind, company->members, company->count, n, scratch);
-        company->count = 0;
+        // All rows are looked at first, in their order, which is the order memory is fastest in.
+        const Row scanned = scan(m.x, n);
+        if (settle_without_search(scanned, m.out, m.conjugate, n)) continue;
+        tops[row - first] = static_cast<T>(scanned.top);
+        bin = static_cast<uint8_t>(int(kind) * kBins + std::min(kBins - 1, int(std::fabs(m.alpha - 1) * kBins)));
+        ++starts[bin + 1];
     }
-    for (Company& company : companies) {
-        if (company.count > kLanes<T> / 4) {
-            // The search takes the alpha of every lane from its row.
-            for (int i = company.count; i < kLanes<T>; ++i) company.members[i] = company.members[company.count - 1];
-            entmax_together_of(company.kind, company.members, company.count, n, scratch);
+    for (int bin = 0; bin < kNone; ++bin) starts[bin + 1] += starts[bin];
+    const int count = starts[kNone];
+    int16_t sorted[kMostRowsPerPart];
+    for (int i = 0; i < last - first; ++i)
+        if (bins[i] != kNone) sorted[starts[bins[i]]++] = static_cast<int16_t>(i);
+    for (int from = 0, to; from < count; from = to) {
+        Member<T> members[kLanes<T>];
+        const int kind = bins[sorted[from]] / kBins;
+        for (to = from; to < count && to - from < kLanes<T> && bins[sorted[to]] / kBins == kind; ++to) {
+            members[to - from] = row_at(first + sorted[to]);
+            members[to - from].top = tops[sorted[to]];
+        }
+        if (to - from > kLanes<T> / 4) {
+            entmax_together_of(Kind(kind), members, to - from, n, scratch);
         } else {
-            for (int i = 0; i < company.count; ++i) alone(company.members[i]);
+            for (const Member<T>* m = members; m < members + (to - from); ++m)
+                long_row(m->x, m->alpha, m->out, m->conjugate, n, scratch);
         }
     }
 }
