@@ -9,7 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from anymax.display import COLOURS, Code, Figure, Page, Paragraph, Part, Row, Table, clean, legend_below
+from anymax.display import (
+    COLOURS,
+    Cell,
+    Code,
+    Figure,
+    Noted,
+    Page,
+    Paragraph,
+    Part,
+    Row,
+    Table,
+    clean,
+    legend_below,
+)
 from anymax.evaluation import Bin, FrequencyTable
 from anymax.evaluation.choices import EPSILON
 from anymax.evaluation.frequency import BY_PREVIOUS, BY_WORD, draw
@@ -63,6 +76,24 @@ class Chosen(NamedTuple):
 
     accuracy: float
     epsilon_perplexity: float
+
+
+class InContext(NamedTuple):
+    """A run measured with windows of which the first tokens are only read: losses per word.
+
+    Args:
+        window: how many tokens a window has.
+        context: how many of them are only read.
+    """
+
+    window: int
+    context: int
+    valid: float
+    test: float
+
+
+# By the share of a window that is context: a measurement for each result, None where a model reads no windows.
+Contexts = Mapping[float, Sequence[InContext | None]]
 
 
 @dataclass(frozen=True)
@@ -165,6 +196,13 @@ def read_result(folder: Path, recipe: str, seed: int) -> Result:
         )
 
 
+def read_in_context(valid: Path, test: Path) -> InContext:
+    """What `anymax evaluate` wrote of both splits."""
+    with reading_results(valid.parent.parent):
+        of_valid, of_test = (read_json(file)["perplexity"] for file in (valid, test))
+        return InContext(of_test["block"], of_test["context"], of_valid["loss"], of_test["loss"])
+
+
 def _curve(folder: Path, words_per_step: float) -> Iterator[Point]:
     seconds, items, is_averaged = 0.0, 0, False
     losses: list[tuple[float, int]] = []
@@ -249,7 +287,7 @@ def verdict(row: Summary, rows: Sequence[Summary], spread: float | None) -> str:
     return f"{behind:+.1f}" if behind > 2 * error else f"{behind:+.1f}, within 2 errors"
 
 
-def page(results: Sequence[Result], command: str) -> Page:
+def page(results: Sequence[Result], command: str, contexts: Contexts | None = None) -> Page:
     """The tables, what their columns mean, the picture, and the command that made it."""
     parts: list[Part] = [
         Code(f"$ {command}"),
@@ -258,6 +296,8 @@ def page(results: Sequence[Result], command: str) -> Page:
         course_table(results),
         Paragraph(COURSE, is_dim=True),
     ]
+    if contexts:
+        parts += [*context_tables(results, contexts), Paragraph(CONTEXT, is_dim=True)]
     if any(result.is_likelihood for result in results):
         parts += [*frequency_tables(results), Paragraph(FREQUENCY, is_dim=True), figure(results)]
     return Page("Recipes side by side", tuple(parts))
@@ -340,6 +380,43 @@ def _at(reached: Reached | None, row: Summary) -> Row:
     if reached is None:
         return ("", "", "")
     return (_score(reached.valid, row), _score(reached.train, row), f"{reached.epochs:.2f}")
+
+
+# What the columns of `context_tables` mean.
+CONTEXT = (
+    "A column is the share of every window's tokens that is only read; behind a perplexity stands how many these are. "
+    "Windows move on by the rest, so that more context takes more time. A row without numbers is of a recipe that "
+    "carries its state through the text and reads no windows."
+)
+
+
+def context_tables(results: Sequence[Result], contexts: Contexts) -> tuple[Table, Table]:
+    """Perplexity of the validation and of the test split, a row for each recipe and a column for each context."""
+    columns = ("recipe", "window", *(f"{share:g}" for share in contexts))
+    valid, test = (
+        Table(columns, tuple(_context_rows(results, contexts, split)), f"Perplexity of {split} by context")
+        for split in ("valid", "test")
+    )
+    return valid, test
+
+
+def _context_rows(results: Sequence[Result], contexts: Contexts, split: str) -> Iterator[Row]:
+    for row in rows_of(results):
+        windows, cells = "", list[Cell]()
+        for measured in contexts.values():
+            runs = [
+                (run, found)
+                for run, found in zip(results, measured, strict=True)
+                if run.recipe == row.recipe and found is not None
+            ]
+            if not runs:
+                cells.append("")
+                continue
+            some = runs[0][1]
+            mean = statistics.fmean(run.as_score(getattr(found, split)) for run, found in runs)
+            cells.append(Noted(_score(mean, row), f"{some.context:,}"))
+            windows = f"{some.window:,}"
+        yield (row.recipe, windows, *cells)
 
 
 # What the columns of `frequency_tables` mean.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from anymax.analysis.comparison import language_models as comparison
-from anymax.analysis.comparison.language_models import Chosen, Point, Result
-from anymax.display import COLOURS
+from anymax.analysis.comparison.language_models import Chosen, InContext, Point, Result
+from anymax.display import COLOURS, Noted
 from anymax.evaluation import Bin, FrequencyTable
 
 
@@ -79,6 +79,17 @@ def test_the_course_of_a_run_shows_where_it_overfits(tmp_path: Path):
     best = (f"{math.exp(5):.2f}", f"{math.exp(3):.2f}", "2.00")
     last = (f"{math.exp(6):.2f}", f"{math.exp(1):.2f}", "3.00")
     assert shown.rows == (("one", *best, *last),)
+
+
+def test_perplexities_by_context_are_means_over_seeds_and_empty_where_no_windows_are_read():
+    measured = [InContext(64, 48, math.log(90 + number), math.log(80 + number)) for number in range(4)]
+    contexts = {0.75: [*measured, None]}
+    valid, test = comparison.context_tables(NEAR, contexts)
+    assert valid.columns == test.columns == ("recipe", "window", "0.75")
+    assert test.rows == (("a", "64", Noted("80.50", "48")), ("b", "64", Noted("82.50", "48")), ("c", "", ""))
+    assert valid.rows[0] == ("a", "64", Noted("90.50", "48"))
+    assert "Perplexity of valid by context" in comparison.page(NEAR, "", contexts).markdown()
+    assert "by context" not in comparison.page(NEAR, "", {}).markdown()
 
 
 def test_losses_by_frequency_are_means_over_seeds_with_the_share_of_each_bin():

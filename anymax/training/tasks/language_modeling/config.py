@@ -63,6 +63,8 @@ class Contiguous:
 
 Batching = Blocks | Sentences | Contiguous
 
+# The tokens of a window where sentences are batches: longer than nearly all sentences.
+SENTENCE_BLOCK = 256
 # Settings of windows, as they must be for a model that carries a state through the text.
 _WITHOUT_WINDOWS = {"context": 0, "windows": "contiguous", "first_window": "block"}
 
@@ -204,6 +206,14 @@ class LanguageModelingConfig(TaskConfig):
     @property
     def evaluation_options(self) -> LanguageModelOptions:
         return LanguageModelOptions()
+
+    def with_context(self, share: float) -> LanguageModelOptions | None:
+        if self.model.carries_state:
+            return None
+        block = self.evaluation.block or self.batching.block or SENTENCE_BLOCK
+        context = min(round(share * block), block - 1)
+        # What the config says anyway is no option, so that its results are found.
+        return LanguageModelOptions(context=None if context == self.evaluation.context else context, baselines=False)
 
     def num_train_words(self, announce: Announce) -> int:
         from anymax.data import prepare

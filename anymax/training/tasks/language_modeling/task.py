@@ -31,6 +31,7 @@ from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
 from anymax.training.task_config import Report, Sampling
 from anymax.training.tasks.language_modeling.config import (
+    SENTENCE_BLOCK,
     Blocks,
     Contiguous,
     Evaluation,
@@ -236,10 +237,6 @@ class LanguageModelingTask(Task):
     def _block(self) -> int:
         """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
         return self.config.batching.block or SENTENCE_BLOCK
-
-
-# Longer than nearly all sentences.
-SENTENCE_BLOCK = 256
 
 
 class OpenedModel(NamedTuple):
