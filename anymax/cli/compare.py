@@ -231,7 +231,9 @@ def _check_settings(job: Job, options: list[str]) -> None:
     if not (job.folder / CONFIG).exists():
         return
     asked = with_absolute_paths(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
-    different = list(changes(read_plain_config(job.folder), as_plain(asked)))
+    # As it is read: a setting that came later is at its default in a config that was written before.
+    tasks = own_file.tasks_of(own_file.file_of(job.recipe)) if own_file.is_own(job.recipe) else ()
+    different = list(changes(as_plain(read_config(job.folder, tasks)), as_plain(asked)))
     if different:
         raise ValueError(
             f"{job.folder} holds a training with other settings: {', '.join(different)}; name another --folder, or "

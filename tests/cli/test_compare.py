@@ -30,6 +30,11 @@ def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.
     assert len(finished) == 2
     assert out(capsys, *command) == printed
     assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
+    # A setting that a config does not name yet has its default.
+    config = json.loads(Path(f"both/{PLAIN}-seed-1/config.json").read_text())
+    assert config["task"]["evaluation"].pop("rows") == 1
+    Path(f"both/{PLAIN}-seed-1/config.json").write_text(json.dumps(config))
+    assert out(capsys, *command) == printed
     assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from anymax.checks import check_counts, given
 from anymax.data.batches.config import RandomLengths as RandomLengths
-from anymax.data.text.config import Text
+from anymax.data.text.config import BPE, Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
 from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
@@ -183,6 +183,11 @@ class LanguageModelingConfig(TaskConfig):
     evaluation: Evaluation = Evaluation()
 
     def __post_init__(self) -> None:
+        if self.model.spells_unknown and isinstance(self.data.units, BPE):
+            raise ValueError(
+                "model.input.spell_unknown must be False where units are subwords, of which words are made anyway, got "
+                "True; leave it out, or take Words()"
+            )
         recurrent = self.model.carries_state
         if recurrent != isinstance(self.batching, Contiguous):
             kind = "Contiguous" if recurrent else "Blocks or Sentences"
