@@ -43,6 +43,7 @@ from anymax.training.task_config import TaskConfig
 if TYPE_CHECKING:
     from anymax.analysis.comparison.language_models import InContext, Result
     from anymax.data.prepared.prepared import Announce
+    from anymax.training.config import RunConfig
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
@@ -232,13 +233,18 @@ def _check_settings(job: Job, options: list[str]) -> None:
         return
     asked = with_absolute_paths(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
     # As it is read: a setting that came later is at its default in a config that was written before.
-    tasks = own_file.tasks_of(own_file.file_of(job.recipe)) if own_file.is_own(job.recipe) else ()
-    different = list(changes(as_plain(read_config(job.folder, tasks)), as_plain(asked)))
+    different = list(changes(as_plain(_config_of(job)), as_plain(asked)))
     if different:
         raise ValueError(
             f"{job.folder} holds a training with other settings: {', '.join(different)}; name another --folder, or "
             "give the same options again"
         )
+
+
+def _config_of(job: Job) -> RunConfig:
+    return read_config(
+        job.folder, own_file.tasks_of(own_file.file_of(job.recipe)) if own_file.is_own(job.recipe) else ()
+    )
 
 
 def _is_done(job: Job) -> bool:
@@ -354,7 +360,7 @@ def _in_context(job: Job, share: float) -> InContext | None:
     from anymax.analysis.comparison.language_models import read_in_context
     from anymax.training import open_run
 
-    config = read_config(job.folder)
+    config = _config_of(job)
     options = config.task.with_context(share)
     if options is None:
         return None

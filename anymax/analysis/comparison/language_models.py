@@ -453,8 +453,7 @@ def _bins_table(title: str, of_recipes: Mapping[str, Sequence[Bin]]) -> Table:
 
 
 def figure(results: Sequence[Result]) -> Figure:
-    """Validation perplexity by words read and by seconds, and the test loss by the frequency of words and of those
-    before them.
+    """Validation perplexity by words read and by seconds; the test loss by frequency of the word and of the previous.
 
     At least one must have a perplexity; those without are skipped. A dot stands where an optimizer began to average,
     a diamond for a run that was evaluated once.
