@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import tyro
 from tyro.conf import Positional, arg
@@ -22,24 +22,36 @@ from anymax import checks
 from anymax.checks import check_counts, check_positive
 from anymax.cli import own_file
 from anymax.cli.console import publish
+from anymax.cli.evaluate import write
 from anymax.cli.progress import Announcer
 from anymax.cli.train import INTERRUPTED, new_run
 from anymax.plain import as_plain, with_absolute_paths
 from anymax.training import read_metrics
-from anymax.training.run_folder.folder import CONFIG, SUMMARY, TESTED, changes, read_plain_config
+from anymax.training.run_folder.folder import (
+    CONFIG,
+    EVALUATIONS,
+    SUMMARY,
+    TESTED,
+    changes,
+    read_config,
+    read_plain_config,
+)
 from anymax.training.run_folder.lock import locked
 from anymax.training.signals import PARENT
 from anymax.training.task_config import TaskConfig
 
 if TYPE_CHECKING:
-    from anymax.analysis.comparison.language_models import Result
+    from anymax.analysis.comparison.language_models import InContext, Result
     from anymax.data.prepared.prepared import Announce
+    from anymax.training.config import RunConfig
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 _Unset = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
 # Steps that are timed to estimate the time of a step; the later half of them counts.
 CALIBRATION_STEPS = 40
 SECONDS_BETWEEN_LOOKS = 0.5
+# What is measured with each context.
+SPLITS: tuple[Literal["valid"], Literal["test"]] = ("valid", "test")
 # Exit codes of trainings that a signal stopped; while they start or are tested they do not handle it.
 STOPPED = (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
 
@@ -58,6 +70,8 @@ class Comparison:
         tokens: how many words of the training text each reads, however it cuts them.
         seconds: how long each trains, by the speed of a few steps before it; other work on the machine changes it.
         jobs: how many train at the same time; give each its --threads.
+        contexts: shares of a window, as 0 0.5 0.75: language models are measured again on valid and test where this
+            share of every window's tokens serves as context only.
     """
 
     recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="RECIPE RECIPE ...")]
@@ -66,6 +80,7 @@ class Comparison:
     tokens: Annotated[int | None, _Unset] = None
     seconds: Annotated[float | None, _Unset] = None
     jobs: int = 1
+    contexts: Annotated[tuple[float, ...], arg(metavar="SHARE SHARE ...", help_behavior_hint="")] = ()
 
 
 @dataclass(frozen=True)
@@ -133,9 +148,23 @@ def _check(given: Comparison, options: list[str]) -> None:
         raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; drop all but one")
     if len(set(given.recipes)) < len(given.recipes):
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
-    first = new_run(given.recipes[0], options).config.task
-    for recipe in given.recipes:
-        _check_kind(recipe, given, new_run(recipe, options).config.task, first)
+    tasks = {recipe: new_run(recipe, options).config.task for recipe in given.recipes}
+    for recipe, task in tasks.items():
+        _check_kind(recipe, given, task, tasks[given.recipes[0]])
+    _check_contexts(given.contexts, tasks)
+
+
+def _check_contexts(contexts: Sequence[float], tasks: Mapping[str, TaskConfig]) -> None:
+    """Refuse shares that leave nothing to score, and recipes of which none reads windows."""
+    for share in contexts:
+        if not 0 <= share < 1:
+            raise ValueError(f"contexts must be shares of a window, at least 0 and below 1, got {share:g}; 0.5 is half")
+    if len(set(contexts)) < len(contexts):
+        raise ValueError(f"contexts must differ from each other, got {' '.join(f'{share:g}' for share in contexts)}")
+    if contexts and all(task.with_context(share) is None for task in tasks.values() for share in contexts):
+        raise ValueError(
+            f"--contexts cannot be given for {' '.join(tasks)}: none reads a text by windows; leave it out"
+        )
 
 
 def _lengths(given: Comparison, options: list[str]) -> dict[str, list[str]]:
@@ -203,12 +232,19 @@ def _check_settings(job: Job, options: list[str]) -> None:
     if not (job.folder / CONFIG).exists():
         return
     asked = with_absolute_paths(new_run(job.recipe, [*options, "--seed", str(job.seed)]).config)
-    different = list(changes(read_plain_config(job.folder), as_plain(asked)))
+    # As it is read: a setting that came later is at its default in a config that was written before.
+    different = list(changes(as_plain(_config_of(job)), as_plain(asked)))
     if different:
         raise ValueError(
             f"{job.folder} holds a training with other settings: {', '.join(different)}; name another --folder, or "
             "give the same options again"
         )
+
+
+def _config_of(job: Job) -> RunConfig:
+    return read_config(
+        job.folder, own_file.tasks_of(own_file.file_of(job.recipe)) if own_file.is_own(job.recipe) else ()
+    )
 
 
 def _is_done(job: Job) -> bool:
@@ -309,10 +345,40 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
         results = [comparison.read_result(job.folder, job.recipe, job.seed) for job in jobs]
         if comparison.needs_choices(results):
             results = [_with_choices(job, result) for job, result in zip(jobs, results, strict=True)]
-        page = comparison.page(results, command)
+        contexts = {share: [_in_context(job, share) for job in jobs] for share in given.contexts}
+        page = comparison.page(results, command, contexts)
     else:
         page = measured.page([measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs], command)
     publish(page, markdown=given.folder / "comparison.md", figures=given.folder / "comparison.png")
+
+
+def _in_context(job: Job, share: float) -> InContext | None:
+    """The losses of a run where a share of each window is context; None where it reads none.
+
+    What was not measured since the training ended is measured and kept, under the names of `anymax evaluate`.
+    """
+    from anymax.analysis.comparison.language_models import read_in_context
+    from anymax.training import open_run
+
+    config = _config_of(job)
+    options = config.task.with_context(share)
+    if options is None:
+        return None
+    names = {split: "-".join([split, *options.changed()]) for split in SPLITS}
+    missing = [split for split, name in names.items() if not _is_measured(job.folder, name)]
+    if missing:
+        with Announcer() as announce:
+            announce(f"measuring {job.folder.name} with a context of {share:g} of its windows")
+            task = open_run(job.folder, config=config, announce=announce).task
+            for split in missing:
+                write(task.report(split, options, announce=announce), job.folder, names[split])
+    return read_in_context(*(job.folder / EVALUATIONS / f"{names[split]}.json" for split in SPLITS))
+
+
+def _is_measured(run: Path, name: str) -> bool:
+    """Whether an evaluation of the best checkpoint is there; one from before a run was resumed is of another."""
+    file = run / EVALUATIONS / f"{name}.json"
+    return file == run / TESTED or (file.exists() and file.stat().st_mtime_ns >= (run / SUMMARY).stat().st_mtime_ns)
 
 
 def _with_choices(job: Job, result: Result) -> Result:

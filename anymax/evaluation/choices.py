@@ -66,6 +66,7 @@ def measure_choices(
     windows: Windows,
     *,
     eos: int,
+    read: Tensor | None = None,
     epsilon: float = EPSILON,
     progress: Progress | None = None,
 ) -> Choices:
@@ -77,7 +78,7 @@ def measure_choices(
     Martins et al. 2020.
     """
     counter = ChoiceCounter(epsilon)
-    for part in predictions(model, tokens, windows, eos=eos, progress=progress):
+    for part in predictions(model, tokens, windows, eos=eos, read=read, progress=progress):
         counter.add(part.tokens, part.log_probs)
     return counter.choices()
 

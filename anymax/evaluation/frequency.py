@@ -203,7 +203,7 @@ def figure(models: Models) -> Figure:
 def draw(axes: Axes, of_models: Mapping[str, Sequence[Bin]]) -> None:
     """Groups of bars, one bar for each model; bins without words are left out."""
     some = next(iter(of_models.values()))
-    filled = [place for place, bin in enumerate(some) if bin.num_words]
+    filled = [place for place in range(len(some)) if any(bins[place].num_words for bins in of_models.values())]
     width = 0.8 / len(of_models)
     for number, (name, bins) in enumerate(of_models.items()):
         shift = (number - (len(of_models) - 1) / 2) * width

@@ -1,7 +1,8 @@
 """WikiText-2: ways in and out of a small Transformer, and four outputs of a small AWD-LSTM.
 
 Sizes and training are those of `small` and `small_awd`, the same for all. Behind the rows of Baevski and Auli's Table 3
-stand those of their Tables 5 (`adaptive_tied_64` to `_512`), 6 (with tail dropout) and 8 (`bands_...`).
+stand those of their Tables 5 (`adaptive_tied_64` to `_512`), 6 (with tail dropout) and 8 (`bands_...`), and character
+inputs with fewer words than the text has, which spell the others or do not.
 """
 
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import partial
 from itertools import accumulate
 
 from anymax.attention import LearnedEntmaxConfig
+from anymax.data.text.config import Words
 from anymax.models import Tie
 from anymax.recipes.small import (
     ADAPTIVE_IN,
@@ -29,6 +31,8 @@ from anymax.vocabulary import AdaptiveInputConfig, AdaptiveOutputConfig
 
 # The rate of the paper's Table 6.
 WITH_TAIL_DROPOUT = replace(ADAPTIVE_OUT, tail_dropout=0.2)
+# The full vocabulary leaves no word of this corpus unknown.
+FEWER_WORDS = Words(max_size=10_000)
 
 _small = partial(small, "wikitext-2", epochs=1.0)
 _tied = partial(_small, tie=Tie(projections=True))
@@ -103,6 +107,16 @@ def adaptive_tail_dropout() -> RunConfig:
 def adaptive_softmax_tail_dropout() -> RunConfig:
     """WikiText-2: ASM with dropout of 0.2 in the tails of the output."""
     return _small(NARROW_IN, WITH_TAIL_DROPOUT)
+
+
+def character_cnn_10k() -> RunConfig:
+    """WikiText-2: CNN with a vocabulary of 10,000 words; all others are read and predicted as one unknown word."""
+    return _small(CHARACTERS_IN, ADAPTIVE_OUT, units=FEWER_WORDS)
+
+
+def character_cnn_10k_spelled() -> RunConfig:
+    """WikiText-2: the same, but words outside the vocabulary are read by their spelling."""
+    return _small(replace(CHARACTERS_IN, spell_unknown=True), ADAPTIVE_OUT, units=FEWER_WORDS)
 
 
 def bands_8_15_77() -> RunConfig:

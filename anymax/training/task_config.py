@@ -58,6 +58,10 @@ class TaskConfig(ABC):
         """The further options of `anymax evaluate`, with their defaults."""
         return EvaluationOptions()
 
+    def with_context(self, share: float) -> EvaluationOptions | None:
+        """Options of `anymax evaluate` by which a share of every window is only read; None where no windows are."""
+        return None
+
     def num_train_words(self, announce: Announce) -> int | None:
         """How many words the training text has; None where there is no text."""
         return None

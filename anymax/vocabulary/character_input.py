@@ -35,6 +35,9 @@ class CharacterInput(nn.Module):
 
     The end of a text and the unknown word have learned vectors instead, since their spelling means nothing.
 
+    Further words may be given by `extend`, with ids that follow those of the vocabulary: an input that reads more words
+    than the output predicts.
+
     Each distinct word of a batch is computed once. While compiling, where no shape may depend on the words, every
     word is computed by itself, at the length of the vocabulary's longest: more work, same result.
 
@@ -56,6 +59,8 @@ class CharacterInput(nn.Module):
 
     spellings: Tensor
     lengths: Tensor
+    further_spellings: Tensor
+    further_lengths: Tensor
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class CharacterInput(nn.Module):
         spellings, lengths = _encode(words, max_bytes, self.symbols.device)
         self.register_buffer("spellings", spellings)
         self.register_buffer("lengths", lengths)
+        self.extend(())
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -112,23 +118,49 @@ class CharacterInput(nn.Module):
         nn.init.xavier_uniform_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
+    def extend(self, words: Sequence[str]) -> None:
+        """Take further words, whose ids follow those of the vocabulary, in place of those of an earlier call.
+
+        They are no part of the state: whoever opens a text gives the words that are in it, and the weights serve
+        another text as well.
+        """
+        spellings, lengths = _encode(words, self.max_bytes, self.symbols.device)
+        self.register_buffer("further_spellings", spellings, persistent=False)
+        self.register_buffer("further_lengths", lengths, persistent=False)
+
     def forward(self, ids: Tensor) -> Tensor:
         """The vectors of `ids`, of any shape, in one more dimension."""
-        check_ids(ids, self.spellings.shape[0])
+        check_ids(ids, len(self.lengths) + len(self.further_lengths))
         if torch.compiler.is_compiling():
             words = ids.flatten()
-            vectors = self._vectors(words, self._features(self.spellings[words], self.lengths[words], self._answers()))
+            vectors = self._vectors(words, self._features(*self._spelled(words), self._answers()))
             return vectors.reshape(*ids.shape, vectors.shape[-1])
         distinct, place = torch.unique(ids, return_inverse=True)
-        lengths, order = self.lengths[distinct].sort()
-        distinct = distinct[order]
-        vectors = self._vectors(distinct, self._features_of_sorted(self.spellings[distinct], lengths))
+        spellings, lengths = self._spelled(distinct)
+        lengths, order = lengths.sort()
+        vectors = self._vectors(distinct[order], self._features_of_sorted(spellings[order], lengths))
         return F.embedding(order.argsort()[place], vectors)
 
     def spell(self, words: Sequence[str]) -> Tensor:
         """The vectors of words by their spelling alone, in the vocabulary or not: one row for each."""
         spellings, lengths = _encode(words, self.max_bytes, self.symbols.device)
         return self._project(self._features(spellings, lengths, self._answers()))
+
+    def _spelled(self, words_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The bytes of words, with zeros up to the longest of all, and how many each has."""
+        size = len(self.lengths)
+        if not len(self.further_lengths):
+            return self.spellings[words_N], self.lengths[words_N]
+        is_further_N, known_N, further_N = words_N >= size, words_N.clamp(max=size - 1), (words_N - size).clamp(min=0)
+        widest = max(self.spellings.shape[1], self.further_spellings.shape[1])
+        known_NL, further_NL = (
+            F.pad(bytes_NL, (0, widest - bytes_NL.shape[1]))
+            for bytes_NL in (self.spellings[known_N], self.further_spellings[further_N])
+        )
+        return (
+            torch.where(is_further_N[:, None], further_NL, known_NL),
+            torch.where(is_further_N, self.further_lengths[further_N], self.lengths[known_N]),
+        )
 
     def _answers(self) -> list[Tensor]:
         """What every filter answers to every symbol at each place of its window: for a symbol, a row per place.

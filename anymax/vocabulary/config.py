@@ -107,6 +107,8 @@ class CharacterInputConfig:
         max_bytes: longer words are cut here.
         windows: whether filters see the windows that begin inside the "word", or all those of the word "padded" to
             `max_bytes`, as in fairseq.
+        spell_unknown: whether a language model reads words outside its vocabulary by their spelling and not as one
+            unknown word. It predicts the unknown word for them either way.
     """
 
     char_dim: int = 128
@@ -114,6 +116,7 @@ class CharacterInputConfig:
     num_highways: int = 1
     max_bytes: int = 50
     windows: Literal["word", "padded"] = "word"
+    spell_unknown: bool = False
 
     def build(self, lexicon: Words, model_dim: int) -> CharacterInput:
         """The layer, for the words of a lexicon and vectors of `model_dim` numbers."""

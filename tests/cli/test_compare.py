@@ -30,6 +30,11 @@ def test_recipes_are_compared_side_by_side_and_not_trained_twice(capsys: pytest.
     assert len(finished) == 2
     assert out(capsys, *command) == printed
     assert {path: path.stat().st_mtime_ns for path in Path("both").glob("*/summary.json")} == finished
+    # A setting that a config does not name yet has its default.
+    config = json.loads(Path(f"both/{PLAIN}-seed-1/config.json").read_text())
+    assert config["task"]["evaluation"].pop("rows") == 1
+    Path(f"both/{PLAIN}-seed-1/config.json").write_text(json.dumps(config))
+    assert out(capsys, *command) == printed
     assert "steps 2 -> 3; name another --folder" in complaint(capsys, *command, "--steps", "3")
 
 
@@ -41,6 +46,31 @@ def test_outputs_without_a_perplexity_are_compared_by_what_they_choose(capsys: p
         (row,) = [line for line in printed.splitlines() if recipe in line and "%" in line]
         assert f"{tested['choices']['accuracy']:.2%}" in row
         assert f"{tested['choices']['epsilon_perplexity']:.2f}" in row
+
+
+def test_contexts_are_measured_as_evaluate_does_and_not_twice(capsys: pytest.CaptureFixture[str]):
+    # One reads windows of 16 tokens, the other carries a state.
+    recipes = [PLAIN, "wikitext2.awd_linear"]
+    command = ["compare", *recipes, *QUICK, "--folder", "both", "--contexts", "0", "0.5", "0.9"]
+    printed = out(capsys, *command)
+    folder = Path("both", f"{PLAIN}-seed-1", "evaluations")
+    names = ["test-context-14.json", "test-context-8.json", "valid-context-14.json", "valid-context-8.json"]
+    assert sorted(path.name for path in folder.glob("*-context-*.json")) == names
+    out(capsys, "evaluate", folder.parent, "--context", "8", "--split", "valid", "--no-baselines")
+    evaluated = json.loads((folder / "valid-context-8.json").read_text())["perplexity"]
+    assert (evaluated["block"], evaluated["context"]) == (16, 8)
+    _, valid, test = Path("both/comparison.md").read_text().split("### Perplexity of ")
+    assert valid.startswith("valid by context") and f"| {evaluated['perplexity']:.2f} `8` |" in valid
+    usual = json.loads((folder / "test.json").read_text())["perplexity"]["perplexity"]
+    assert f"| {PLAIN} | 16 | {usual:.2f} `0` |" in test and f"| {recipes[1]} |  |  |  |  |" in test
+    finished = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    assert out(capsys, *command) == printed
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*.json")} == finished
+    # A training that ended later has another best checkpoint.
+    (folder.parent / "summary.json").touch()
+    out(capsys, *command)
+    later = {path.name for path, time in finished.items() if path.stat().st_mtime_ns > time}
+    assert later == {*names, "valid.json"}
 
 
 # Says that it is there, and leaves a file where it was asked to stop.
@@ -138,6 +168,13 @@ def test_a_second_comparison_in_the_same_folder_is_refused_with_the_process_that
         ([PLAIN, "--seeds", "0"], "seeds must be at least 1, got 0"),
         ([PLAIN, "--seconds", "0"], "seconds must be above 0"),
         ([PLAIN, "--tokens", "-5"], "tokens must be at least 1, got -5"),
+        ([PLAIN, "--contexts", "0", "1"], "contexts must be shares of a window, at least 0 and below 1, got 1"),
+        ([PLAIN, "--contexts", "0", "0.0"], "contexts must differ from each other, got 0 0"),
+        (
+            ["ptb.linear", "--contexts", "0.5"],
+            "--contexts cannot be given for ptb.linear: none reads a text by windows",
+        ),
+        (["latent.bits_quick", "--contexts", "0"], "--contexts cannot be given for latent.bits_quick"),
     ],
 )
 def test_a_comparison_of_nothing_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -81,7 +81,7 @@ def drive(name: str, folder: Path) -> Iterator[str]:
     config = find(name)().toy()
     if isinstance(config.task, LanguageModelingConfig):
         # So that every training finds the same work to do.
-        prepare(config.task.data)
+        prepare(config.task.data, spell_unknown=config.task.model.spells_unknown)
     whole, killed = folder / "whole", folder / "killed"
     moments = Moments()
     with moments.watching_the_disk():

@@ -85,7 +85,7 @@ def test_a_vector_does_not_depend_on_the_other_words() -> None:
     for others in ([4], [8], [8, 9, 7], list(range(12))):
         torch.testing.assert_close(layer(torch.tensor([3, *others]))[0], alone, rtol=0, atol=1e-14)
     longer = make([*WORDS, "x" * 49])
-    longer.load_state_dict(layer.state_dict() | dict(longer.named_buffers()))
+    longer.load_state_dict(layer.state_dict() | {name: getattr(longer, name) for name in ("spellings", "lengths")})
     torch.testing.assert_close(longer(torch.tensor([3, 12]))[0], alone, rtol=0, atol=1e-14)
 
 
@@ -117,6 +117,32 @@ def test_any_word_can_be_spelled() -> None:
     torch.testing.assert_close(spelled[[0, 2]], layer(torch.tensor([9, 6])))
     torch.testing.assert_close(spelled[[1, 3]], torch.stack([by_convolution(layer, w) for w in ("unseen", "</s>")]))
     assert layer.spell([]).shape == (0, 9)
+
+
+def test_further_words_have_the_vectors_of_their_spelling_and_are_no_part_of_the_state() -> None:
+    for windows in ("word", "padded"):
+        layer = make(windows=windows)
+        state = layer.state_dict()
+        further = ["unseen", "x" * 49, "dog", ""]
+        layer.extend(further)
+        ids = torch.tensor([[15, 12, 9, 1], [13, 0, 12, 14]])
+        known = layer(torch.tensor([9, 1, 0]))
+        expected = torch.cat([layer.spell(further), known])[torch.tensor([[3, 0, 4, 5], [1, 6, 0, 2]])]
+        torch.testing.assert_close(layer(ids), expected)
+        assert not torch.allclose(layer(ids)[0, 1], layer(ids)[1, 3])
+        parameters = [p for p in layer.parameters() if p is not layer.specials]
+        torch.testing.assert_close(
+            torch.autograd.grad((layer(ids) * expected.detach()).sum(), parameters),
+            torch.autograd.grad((expected * expected.detach()).sum(), parameters),
+        )
+        assert layer.state_dict().keys() == state.keys()
+        # Those of another text take their place.
+        layer.extend(["dog"])
+        torch.testing.assert_close(layer(torch.tensor([12])), expected[1, 3:])
+        with pytest.raises(ValueError, match="ids must be from 0 to 12, as the vocabulary has 13 words"):
+            layer(ids)
+        layer.extend([])
+        assert torch.equal(layer(torch.tensor([9, 1, 0])), known)
 
 
 def test_long_words_are_cut() -> None:

@@ -124,6 +124,7 @@ def measure_bottleneck(
     """
     check_counts(contexts=contexts, words=words, most=most)
     tokens = task.prepared.split(split).tokens()[:contexts]
+    read = task.prepared.as_read(split).tokens()[:contexts]
     output = task.model.output
     num_words = min(words, output.vocabulary_size)
 
@@ -132,7 +133,8 @@ def measure_bottleneck(
 
     watched = _Watched(num_words)
     windows = replace(task.windows(), rows=1)
-    predicted = predictions(task.model, tokens, windows, eos=task.prepared.lexicon.eos, progress=progress)
+    eos = task.prepared.lexicon.eos
+    predicted = predictions(task.model, tokens, windows, eos=eos, read=read, progress=progress)
     rank = matrix_rank(
         watched.rows(predicted),
         num_contexts=len(tokens),

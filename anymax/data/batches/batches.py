@@ -114,12 +114,14 @@ class Batches(Epochs[Batch]):
     Args:
         tokens: the stream, one dimension of integers; may be mapped from a file.
         eos: the id read before the first token.
+        read: the ids that a model reads where they are others than those it predicts, one for each token.
     """
 
-    def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int) -> None:
+    def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int, read: Tensor | None = None) -> None:
         super().__init__(rank=rank, world_size=world_size)
         check_stream(tokens)
         self.tokens = tokens
+        self.read = check_read(tokens, read)
         self.eos = eos
 
     @abstractmethod
@@ -147,7 +149,7 @@ class Batches(Epochs[Batch]):
         ids = torch.full((len(starts), width), self.eos)
         for row, (start, stop) in enumerate(zip(starts, ends, strict=True)):
             target[row, : stop - start] = self.tokens[start:stop].long()
-            fill_read(ids[row], self.tokens, start, stop)
+            fill_read(ids[row], self.read, start, stop)
         return Batch(ids, target, torch.tensor(ends) - torch.tensor(starts), spans.lr_factor)
 
 
@@ -173,8 +175,9 @@ class BlockBatches(Batches):
         eos: int,
         rank: int = 0,
         world_size: int = 1,
+        read: Tensor | None = None,
     ) -> None:
-        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size, read=read)
         check_counts(batch_size=batch_size, block=block)
         self.block = block
         self.batch_size = batch_size
@@ -222,6 +225,16 @@ def check_stream(tokens: Tensor) -> None:
         raise ValueError(
             f"tokens must be one dimension of integers and not empty, got {tokens.dtype} {tuple(tokens.shape)}"
         )
+
+
+def check_read(tokens: Tensor, read: Tensor | None) -> Tensor:
+    """What a model reads along a stream: the stream itself, or another of the same length."""
+    if read is None:
+        return tokens
+    check_stream(read)
+    if len(read) != len(tokens):
+        raise ValueError(f"read must have one id for each of the {len(tokens)} tokens, got {len(read)}")
+    return read
 
 
 def _is_index(value: object) -> TypeGuard[int]:

@@ -46,8 +46,9 @@ class ContiguousBatches(Batches):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        read: Tensor | None = None,
     ) -> None:
-        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size, read=read)
         check_counts(batch_size=batch_size, block=block)
         if len(tokens) < batch_size:
             raise ValueError(f"batch_size must be at most the {len(tokens)} tokens there are, got {batch_size}")

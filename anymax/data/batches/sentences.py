@@ -40,8 +40,9 @@ class SentenceBatches(Batches):
         block: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        read: Tensor | None = None,
     ) -> None:
-        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size)
+        super().__init__(tokens, eos=eos, rank=rank, world_size=world_size, read=read)
         check_counts(max_tokens=max_tokens, block=1 if block is None else block)
         self.max_tokens = max_tokens
         self.block = block

@@ -15,7 +15,7 @@ from anymax.data.prepared.encoded import Encoded, Progress, encode
 from anymax.data.text.config import BPE, Text, Words
 from anymax.data.text.corpus import Corpus, Split
 from anymax.data.text.words import Splitting
-from anymax.data.units.counting import lexicon_of_words
+from anymax.data.units.counting import count_words, lexicon_of_words
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.subwords import MOST_OF_WORD, Subwords
 from anymax.data.units.units import Units
@@ -29,6 +29,19 @@ LEXICON_FILE, WORDS_FILE, TOKENIZER_FILE, DATA_FILE = "lexicon.txt", "words.txt"
 
 
 @dataclass(frozen=True)
+class Spelled:
+    """A corpus whose unknown words are kept apart: each has an id of its own, which a model may read by its spelling.
+
+    Args:
+        lexicon: the words of the units with their ids, and behind them every other word of the corpus.
+        splits: the ids of each split there is.
+    """
+
+    lexicon: Lexicon
+    splits: Mapping[Split, Encoded]
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A corpus as ids.
 
@@ -37,12 +50,14 @@ class Prepared:
         units: what the ids stand for.
         splits: the ids of each split there is.
         cache: the folder of encoded files.
+        spelled: the same corpus with its unknown words kept apart; None where that was not asked for.
     """
 
     corpus: Corpus
     units: Units
     splits: Mapping[Split, Encoded]
     cache: Path
+    spelled: Spelled | None = None
 
     @property
     def name(self) -> str:
@@ -75,6 +90,10 @@ class Prepared:
         self.corpus.source(split)
         return self.splits[split]
 
+    def as_read(self, split: Split) -> Encoded:
+        """The ids of a split that a model reads: those it predicts, but for unknown words that are kept apart."""
+        return self.split(split) if self.spelled is None else self.spelled.splits[split]
+
     def as_words(self, split: Split, *, progress: Announce | None = None) -> Encoded:
         """The split as ids of `words`, one for every unit that ends a word; the same file where units are words."""
         if self.subwords is None:
@@ -87,7 +106,10 @@ class Prepared:
         units = {"lexicon": self.lexicon.hash}
         if self.subwords is not None:
             units |= {"words": self.words.hash, "tokenizer": self.subwords.hash}
-        return units | {split: encoded.tokens_hash for split, encoded in self.splits.items()}
+        spelled = {} if self.spelled is None else {"spelled": self.spelled.lexicon.hash}
+        for split, encoded in {} if self.spelled is None else self.spelled.splits.items():
+            spelled[f"{split} as read"] = encoded.tokens_hash
+        return units | {split: encoded.tokens_hash for split, encoded in self.splits.items()} | spelled
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the units, and the identity to compare with; the text stays where it is."""
@@ -136,6 +158,7 @@ def prepare(
     text: Text,
     *,
     units: Units | None = None,
+    spell_unknown: bool = False,
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> Prepared:
@@ -143,6 +166,7 @@ def prepare(
 
     Args:
         units: use these, such as the saved ones of a run, and not those that the text asks for.
+        spell_unknown: encode the splits a second time, with an id for every word outside the lexicon.
         cache: the folder for counts, units and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done, at most once a second.
     """
@@ -151,13 +175,15 @@ def prepare(
     if units is None:
         units = make_units(corpus, text.units, cache=folder, progress=progress)
     splits = {split: encode_split(corpus, split, units, cache=folder, progress=progress) for split in corpus.sources}
-    return Prepared(corpus, units, splits, folder)
+    spelled = spell(corpus, units, cache=folder, progress=progress) if spell_unknown else None
+    return Prepared(corpus, units, splits, folder, spelled)
 
 
 def reopen(
     text: Text,
     folder: str | os.PathLike[str],
     *,
+    spell_unknown: bool = False,
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> Prepared:
@@ -165,7 +191,7 @@ def reopen(
     units = Prepared.saved_units(folder)
     if units is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")
-    prepared = prepare(text, units=units, cache=cache, progress=progress)
+    prepared = prepare(text, units=units, spell_unknown=spell_unknown, cache=cache, progress=progress)
     prepared.check_unchanged(folder)
     return prepared
 
@@ -185,6 +211,27 @@ def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Ann
             f"max_size {which.max_size} leave none; lower min_count or raise max_size"
         )
     return Units(words, words, splitting=corpus.splitting)
+
+
+def spell(corpus: Corpus, units: Units, *, cache: Path, progress: Announce | None = None) -> Spelled:
+    """A corpus with its unknown words kept apart, encoded now or found in the cache."""
+    if units.subwords is not None:
+        raise ValueError("spell_unknown must be False for subwords, of which words are made anyway, got True")
+    sources = [corpus.source(split) for split in corpus.sources]
+    states = [state for source in sources for state in (source.place(), source.fingerprint())]
+
+    def collect() -> Lexicon:
+        words = set[str]()
+        for split in corpus.sources:
+            what = f"looking for unknown words in {corpus.name} {split}"
+            words.update(count_words(corpus, split, progress=_throttled(progress, what)))
+        return units.lexicon.extended(words)
+
+    name = f"{plain_name(corpus.name)}-spelled-{digest(units.lexicon.hash, corpus.splitting, *states)}.txt"
+    lexicon = kept(cache / name, Lexicon.load, collect)
+    spelled = Units(lexicon, lexicon, splitting=units.splitting)
+    splits = {split: encode_split(corpus, split, spelled, cache=cache, progress=progress) for split in corpus.sources}
+    return Spelled(lexicon, splits)
 
 
 def encode_split(

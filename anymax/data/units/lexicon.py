@@ -145,6 +145,14 @@ class Lexicon:
         except ValueError as error:
             raise ValueError(f"{path} is no lexicon that anymax wrote: {error}") from None
 
+    def extended(self, words: Iterable[str]) -> Lexicon:
+        """The same words with the same ids, and behind them, by their text, those of `words` that are not among them.
+
+        They have a count of 0, as the lexicon counts them for "<unk>".
+        """
+        further = sorted({word for word in words if word not in self})
+        return Lexicon((*self.words, *further), (*self.counts, *(0 for _ in further)), self.num_specials)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a readable UTF-8 file: a line with version, sizes and hash, then word, tab and count on a line each."""
         head = f"anymax-lexicon {VERSION}\tspecials {self.num_specials}\twords {len(self)}\tsha256 {self.hash}\n"

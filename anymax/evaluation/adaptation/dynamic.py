@@ -125,17 +125,19 @@ def gradient_sizes(
     *,
     eos: int,
     block: int,
+    read: Tensor | None = None,
     progress: Progress | None = None,
 ) -> list[Tensor]:
     """How large the gradients of every trainable parameter are on training text, entry by entry, with dropout off.
 
     Args:
         block: how many tokens a row holds, where no state is carried; else that of `dynamic`.
+        read: as in `token_losses`.
         progress: called with the batches that were read, and all there are.
     """
     parameters = _trainable(model)
     squares = [torch.zeros_like(parameter) for parameter in parameters]
-    batches = _batches(language_model(model).carries_state, train_tokens, dynamic, eos, block)
+    batches = _batches(language_model(model).carries_state, train_tokens, dynamic, eos, block, read)
     number = min(len(batches), dynamic.max_batches or len(batches))
     device = parameters[0].device
     state = (language_model(model).new_cache(len(train_tokens)),) if isinstance(batches, ContiguousBatches) else ()
@@ -150,11 +152,14 @@ def gradient_sizes(
     return [(square if dynamic.statistics == "sum" else square / number).sqrt() for square in squares]
 
 
-def _batches(carries_state: bool, tokens: Tensor, dynamic: DynamicEvaluation, eos: int, block: int) -> Batches:
+def _batches(
+    carries_state: bool, tokens: Tensor, dynamic: DynamicEvaluation, eos: int, block: int, read: Tensor | None
+) -> Batches:
     if not carries_state:
-        return BlockBatches(tokens, block, dynamic.batch_size, seed=None, eos=eos)
+        return BlockBatches(tokens, block, dynamic.batch_size, seed=None, eos=eos, read=read)
     # A text of few tokens has fewer rows.
-    return ContiguousBatches(tokens, min(dynamic.batch_size, len(tokens)), dynamic.block or CARRIED_BLOCK, eos=eos)
+    rows = min(dynamic.batch_size, len(tokens))
+    return ContiguousBatches(tokens, rows, dynamic.block or CARRIED_BLOCK, eos=eos, read=read)
 
 
 def _gradients(loss: Tensor, parameters: Sequence[nn.Parameter]) -> tuple[Tensor | None, ...]:

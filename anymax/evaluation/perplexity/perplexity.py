@@ -142,6 +142,7 @@ def perplexity(
     windows: Windows,
     *,
     eos: int,
+    read: Tensor | None = None,
     unit: Unit = "word",
     ends_word: Tensor | None = None,
     unk: int | None = None,
@@ -165,7 +166,9 @@ def perplexity(
         each: called with every span that was scored, as `LossByFrequency.add`.
     """
     inner = language_model(model)
-    scored = token_losses(model, tokens, windows, eos=eos, batch_tokens=batch_tokens, ranks=ranks, progress=progress)
+    scored = token_losses(
+        model, tokens, windows, eos=eos, read=read, batch_tokens=batch_tokens, ranks=ranks, progress=progress
+    )
     check_words(tokens, eos, unit, ends_word)
     sums = add_up(scored, ends_word=ends_word, unk=unk, ranks=ranks, each=each)
     return Perplexity(

@@ -52,6 +52,7 @@ def hidden_states(
     windows: Windows,
     *,
     eos: int,
+    read: Tensor | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Iterator[Read]:
@@ -60,7 +61,7 @@ def hidden_states(
     Arguments are those of `token_losses`. The model is in evaluation mode until the last span was yielded.
     """
     reader = _Reader(language_model(model))
-    scored = token_losses(reader, tokens, windows, eos=eos, batch_tokens=batch_tokens, progress=progress)
+    scored = token_losses(reader, tokens, windows, eos=eos, read=read, batch_tokens=batch_tokens, progress=progress)
     return (Read(span.start, span.tokens, reader.take(len(span.tokens))) for span in scored)
 
 
@@ -70,14 +71,15 @@ def predictions(
     windows: Windows,
     *,
     eos: int,
+    read: Tensor | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Predicted]:
     """The log-probabilities of all words at every token of a stream, a few rows at a time, so that memory is bounded.
 
     Arguments are those of `token_losses`.
     """
-    read = hidden_states(model, tokens, windows, eos=eos, progress=progress)
-    return _rows(language_model(model), read)
+    states = hidden_states(model, tokens, windows, eos=eos, read=read, progress=progress)
+    return _rows(language_model(model), states)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from anymax.checks import check_counts
-from anymax.data.batches.batches import IGNORE_INDEX, check_stream, fill_read
+from anymax.data.batches.batches import IGNORE_INDEX, check_read, check_stream, fill_read
 from anymax.distributed.ranks import Ranks, share
 from anymax.models.language_model.model import LanguageModel, evaluating
 
@@ -116,6 +116,7 @@ def token_losses(
     windows: Windows,
     *,
     eos: int,
+    read: Tensor | None = None,
     batch_tokens: int = BATCH_TOKENS,
     ranks: Ranks = Ranks(),
     progress: Progress | None = None,
@@ -130,6 +131,7 @@ def token_losses(
         model: a language model, or what wraps one.
         tokens: the stream, one dimension of integers; may be mapped from a file.
         eos: the id that ends a sentence.
+        read: the ids that the model reads where they are others than those it predicts, one for each token.
         batch_tokens: the most tokens given to the model at once; at least one window is.
         ranks: score this rank's share. All ranks call the model equally often.
         progress: called with the tokens that all ranks scored so far, and all there are.
@@ -143,7 +145,7 @@ def token_losses(
         batches = carried_batches(len(tokens), rows=rows, block=min(block, max(1, batch_tokens // rows)))
     else:
         batches = batched(windows.over(tokens, eos=eos), max(1, batch_tokens // block) * ranks.world_size)
-    return _score(model, tokens, batches, eos, ranks, progress)
+    return _score(model, tokens, check_read(tokens, read), batches, eos, ranks, progress)
 
 
 def batched(windows: Iterable[Window], size: int) -> Iterator[list[Window]]:
@@ -189,6 +191,7 @@ def language_model(model: nn.Module) -> LanguageModel:
 def _score(
     model: nn.Module,
     tokens: Tensor,
+    read: Tensor,
     batches: Iterator[list[Window]],
     eos: int,
     ranks: Ranks,
@@ -202,7 +205,7 @@ def _score(
         for windows in batches:
             first, end = share(len(windows), ranks.rank, ranks.world_size)
             mine = windows[first:end]
-            ids_BT, target_BT = _gather(tokens, mine, eos)
+            ids_BT, target_BT = _gather(tokens, read, mine, eos)
             losses_BT = model(ids_BT.to(device), target_BT.to(device), "none", *state)
             counted_BT = target_BT != IGNORE_INDEX
             yield from _by_span(mine, target_BT[counted_BT], losses_BT.cpu()[counted_BT])
@@ -211,14 +214,14 @@ def _score(
                 progress(num_scored, len(tokens))
 
 
-def _gather(tokens: Tensor, windows: Sequence[Window], eos: int) -> tuple[Tensor, Tensor]:
+def _gather(tokens: Tensor, read: Tensor, windows: Sequence[Window], eos: int) -> tuple[Tensor, Tensor]:
     """The ids read and the targets; a rank without windows gets a row without targets."""
     windows = windows or [Window(0, 0, 0)]
     width = max(1, *(window.end - window.start for window in windows))
     ids_BT = torch.full((len(windows), width), eos)
     target_BT = torch.full((len(windows), width), IGNORE_INDEX)
     for row, (start, scored, end) in enumerate(windows):
-        fill_read(ids_BT[row], tokens, start, end)
+        fill_read(ids_BT[row], read, start, end)
         target_BT[row, scored - start : end - start] = tokens[scored:end].long()
     return ids_BT, target_BT
 

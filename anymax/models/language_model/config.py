@@ -9,6 +9,7 @@ from anymax.models.transformer.config import TransformerConfig
 from anymax.vocabulary.config import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
+    CharacterInputConfig,
     FixedInputConfig,
     FullOutputConfig,
     InputConfig,
@@ -66,11 +67,21 @@ class LanguageModelConfig:
             )
         if self.tie is not None:
             _check_tie(self.input, self.output, self.body, self.tie)
+        if self.spells_unknown and isinstance(self.body, AWDLSTMConfig) and self.body.word_dropout:
+            raise ValueError(
+                f"body.word_dropout must be 0 with spell_unknown, got {self.body.word_dropout}; words outside the "
+                "vocabulary have no share in what it drops"
+            )
 
     @property
     def carries_state(self) -> bool:
         """Whether the model continues in a batch from where the batch before ended."""
         return self.body.carries_state
+
+    @property
+    def spells_unknown(self) -> bool:
+        """Whether words outside the vocabulary are read by their spelling."""
+        return isinstance(self.input, CharacterInputConfig) and self.input.spell_unknown
 
     def toy(self) -> Self:
         """The same model at a size for tests: its layers, bands and ties, tiny, for any number of words."""

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from anymax.analysis.comparison import language_models as comparison
-from anymax.analysis.comparison.language_models import Chosen, Point, Result
-from anymax.display import COLOURS
+from anymax.analysis.comparison.language_models import Chosen, InContext, Point, Result
+from anymax.display import COLOURS, Noted
 from anymax.evaluation import Bin, FrequencyTable
 
 
 def result(recipe: str, seed: int, perplexity: float) -> Result:
     curve = (Point(1e5, 10.0, math.log(2 * perplexity)), Point(2e5, 20.0, math.log(perplexity)))
-    frequency = (Bin(None, 10, 25, 0.25, 9.0), Bin(10, 100, 75, 0.75, 3.0), Bin(100, None, 0, 0.0, None))
+    bins = (Bin(None, 10, 25, 0.25, 9.0), Bin(10, 100, 75, 0.75, 3.0), Bin(100, None, 0, 0.0, None))
+    frequency = FrequencyTable(bins, (replace(bins[0], loss=8.0 + seed), *bins[1:]))
     return Result(
-        recipe, seed, math.log(perplexity), True, 900.0, 300.0, 1_000, 2e5, 20.0, 50_000_000, curve, frequency
+        recipe, seed, math.log(perplexity), True, 900.0, 300.0, 1_000, 2e5, 100_000, 20.0, 50_000_000, curve, frequency
     )
 
 
@@ -57,8 +58,54 @@ def test_a_run_of_pieces_is_counted_in_words_and_its_curve_in_seconds_of_trainin
     assert [(point.words, point.loss) for point in read.curve] == [(400, 6.0), (800, 5.5)]
     assert read.chosen == (0.25, 90.0)
     assert [point.is_averaged for point in read.curve] == [False, True]
-    assert read.frequency == (Bin(None, 10, 7, 1.0, 5.0),)
+    assert read.frequency == FrequencyTable((Bin(None, 10, 7, 1.0, 5.0),), (Bin(None, None, 7, 1.0, 5.0),))
     assert [point.seconds for point in read.curve] == pytest.approx([2.0, 6.0])
+
+
+def test_the_course_of_a_run_shows_where_it_overfits(tmp_path: Path):
+    write_run(tmp_path / "run", items=1_200, train_words=400, train_tokens=400)
+    losses = [(5.0, 5.5), (3.0, 5.0), (1.0, 6.0)]
+    records = []
+    for step, (train, valid) in enumerate(losses, start=1):
+        # Two records before every evaluation, the second of three times as many words.
+        for items, loss in ((step * 400 - 300, train + 3), (step * 400, train - 1)):
+            log = {"kind": "train", "step": step, "loss": loss, "items": items, "items_per_second": 1.0, "log": {}}
+            records.append(log)
+        records.append({"kind": "evaluation", "step": step, "metrics": {"loss": valid}})
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"steps": 3}))
+    shown = comparison.course_table([comparison.read_result(tmp_path / "run", "one", 1)])
+    best = (f"{math.exp(5):.2f}", f"{math.exp(3):.2f}", "2.00")
+    last = (f"{math.exp(6):.2f}", f"{math.exp(1):.2f}", "3.00")
+    assert shown.rows == (("one", *best, *last),)
+
+
+def test_perplexities_by_context_are_means_over_seeds_and_empty_where_no_windows_are_read():
+    measured = [InContext(64, 48, math.log(90 + number), math.log(80 + number)) for number in range(4)]
+    contexts = {0.75: [*measured, None]}
+    valid, test = comparison.context_tables(NEAR, contexts)
+    assert valid.columns == test.columns == ("recipe", "window", "0.75")
+    assert test.rows == (("a", "64", Noted("80.50", "48")), ("b", "64", Noted("82.50", "48")), ("c", "", ""))
+    assert valid.rows[0] == ("a", "64", Noted("90.50", "48"))
+    assert "Perplexity of valid by context" in comparison.page(NEAR, "", contexts).markdown()
+    assert "by context" not in comparison.page(NEAR, "", {}).markdown()
+
+
+def test_losses_by_frequency_are_means_over_seeds_with_the_share_of_each_bin():
+    by_word, by_previous = comparison.frequency_tables(NEAR)
+    # The last bin has no words.
+    assert by_word.columns == by_previous.columns == ("recipe", "10", "100")
+    assert by_previous.rows[:2] == (("share of words", "25.0%", "75.0%"), ("a", "9.500", "3.000"))
+    assert by_word.rows[1] == ("a", "9.000", "3.000") and [row[0] for row in by_word.rows[1:]] == ["a", "b", "c"]
+    # A lexicon of fewer words counts otherwise, and has its own shares above it.
+    fewer = replace(NEAR[0].frequency.by_word[0], share=0.5, loss=None)
+    other = replace(NEAR[4], recipe="d", frequency=FrequencyTable((fewer,) * 3, NEAR[0].frequency.by_previous))
+    rows = comparison.frequency_tables([*NEAR, other])[0].rows
+    assert [row[0] for row in rows] == ["share of words", "a", "b", "c", "share of words", "d"]
+    assert rows[4:] == (("share of words", "50.0%", "50.0%", "50.0%"), ("d", "", "", ""))
+    sparse = replace(NEAR[0], recipe="sparse", loss=1.5, is_likelihood=False)
+    assert comparison.frequency_tables([*NEAR, sparse]) == (by_word, by_previous)
 
 
 def test_results_that_lack_something_are_named_with_their_folder(tmp_path: Path):
@@ -115,7 +162,11 @@ def test_what_a_model_chooses_is_shown_where_some_have_no_perplexity():
 def test_the_page_has_a_row_for_each_recipe_and_for_models_that_count():
     page = comparison.page(NEAR, "anymax compare a b c").markdown()
     cells = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
-    assert cells == ["recipe", "a", "b", "c", "interpolated bigram", "unigram"]
+    assert cells[:6] == ["recipe", "a", "b", "c", "interpolated bigram", "unigram"]
+    assert cells[6:10] == ["recipe", "a", "b", "c"]
+    assert cells[10:] == ["recipe", "share of words", "a", "b", "c"] * 2
+    # The best evaluation on the way, the test split, the mean over seeds.
+    assert "| a | 102.00 | 102.00 | 2.83 | best |" in page
     assert "2.83 pooled" in page and "anymax compare a b c" in page
 
 
@@ -138,7 +189,7 @@ def test_a_run_that_was_evaluated_once_is_seen_as_a_point(tmp_path: Path):
     comparison.figure([replace(each, curve=each.curve[-1:]) for each in NEAR]).save(tmp_path / "once.png")
     comparison.figure([replace(NEAR[0], curve=NEAR[0].curve[-1:])]).save(tmp_path / "one.png")
     comparison.figure([replace(each, curve=()) for each in NEAR]).save(tmp_path / "never.png")
-    once, never = (image.imread(tmp_path / name)[:, :600, :3] for name in ("once.png", "never.png"))
+    once, never = (image.imread(tmp_path / name)[:, :760, :3] for name in ("once.png", "never.png"))
     colour = [int(COLOURS[0][place : place + 2], 16) / 255 for place in (1, 3, 5)]
     for picture, is_seen in ((once, True), (never, False)):
         # Above the legend, which has the colours of all recipes.

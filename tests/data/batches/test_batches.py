@@ -48,6 +48,17 @@ def same(left: Batch, right: Batch) -> bool:
 
 
 @every_kind
+def test_another_stream_may_be_read_than_is_predicted(make):
+    tokens = stream()
+    read = torch.where(tokens % 5 == 3, tokens + 1_000, tokens)
+    for plain, batch in zip(make(tokens), make(tokens, read=read), strict=True):
+        assert same(plain, batch._replace(ids=batch.ids % 1_000))
+        assert batch.ids.equal(torch.where(plain.ids % 5 == 3, plain.ids + 1_000, plain.ids))
+    with pytest.raises(ValueError, match="read must have one id for each of the 103 tokens, got 102"):
+        make(tokens, read=read[1:])
+
+
+@every_kind
 @each("length", [4, 27, 28, 29, 103])
 def test_every_token_is_a_target_once_an_epoch_after_the_token_before_it(make, length: int):
     tokens = stream(length)

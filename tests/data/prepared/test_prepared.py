@@ -186,6 +186,26 @@ def test_another_text_is_encoded_with_given_units(tmp_path: Path, folder: Path):
     assert decoded(other, "test") == ["a", "<unk>", "<eos>"]
 
 
+def test_unknown_words_are_kept_apart_in_what_is_read_alone(tmp_path: Path, folder: Path):
+    text = Text(path=folder, units=Words(max_size=5))
+    plain, spelled = prepare(text), prepare(text, spell_unknown=True)
+    for split, words in (("valid", "the owl sat <eos>"), ("test", "a zoo . <eos> <eos> the cat <eos>")):
+        assert spelled.spelled.lexicon.decode(spelled.as_read(split).tokens()) == words.split()
+    read, predicted = (part.tokens().long() for part in (spelled.as_read("train"), spelled.split("train")))
+    assert predicted.equal(plain.as_read("train").tokens().long())
+    assert read.where(read < len(spelled.lexicon), spelled.lexicon.unk).equal(predicted) and not read.equal(predicted)
+    assert spelled.spelled.lexicon.words[:5] == plain.lexicon.words
+    assert prepare(text, spell_unknown=True, progress=must_not_work) == spelled
+    # Where one unknown word takes the place of another, only what is read differs.
+    spelled.save(tmp_path)
+    (folder / "valid.txt").write_text("the emu sat\n")
+    assert prepare(text).identity() == plain.identity()
+    with pytest.raises(ValueError, match=r"differs in spelled \w+ \(now \w+\), .*valid as read \w+ \(now \w+\); rest"):
+        reopen(text, tmp_path, spell_unknown=True)
+    with pytest.raises(ValueError, match="spell_unknown must be False for subwords"):
+        prepare(Text(path=folder, units=BPE(size=40)), spell_unknown=True)
+
+
 def test_a_tokenizer_of_ones_own_is_used(tmp_path: Path, folder: Path):
     Subwords.train({"cat": 2, "the": 3, "mats": 2, "on": 2, "do'g.r": 1}, 60).save(tmp_path / "mine.json")
     prepared = prepare(Text(path=folder, units=BPE(tokenizer=tmp_path / "mine.json")))

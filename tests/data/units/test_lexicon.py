@@ -68,6 +68,14 @@ def test_words_to_keep_are_there_however_rare():
     assert kept.counts == (3, 2, 3, 2, 2, 1, 0, 0)
 
 
+def test_an_extended_lexicon_keeps_every_id_and_names_the_other_words_behind():
+    lexicon = Lexicon.from_counts({"b": 3, "a": 2, "<unk>": 1}, max_size=3)
+    extended = lexicon.extended(["z", "b", "c", "<unk>", "z"])
+    assert extended.words == ("<eos>", "<unk>", "b", "c", "z") and extended.counts == (*lexicon.counts, 0, 0)
+    assert extended.encode(["b", "z", "<unk>", "new"]) == [2, 4, 1, 1]
+    assert lexicon.extended(["b"]) == lexicon
+
+
 def test_known_words_come_back_and_others_become_unknown():
     lexicon = Lexicon.from_words(TEXT)
     assert lexicon.decode(lexicon.encode(TEXT)) == TEXT

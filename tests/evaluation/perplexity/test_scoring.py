@@ -89,6 +89,19 @@ def in_order(scored: Iterator[Scored]) -> tuple[list[int], list[int], list[float
     return positions, tokens, losses
 
 
+def test_another_stream_may_be_read_than_is_scored() -> None:
+    tokens = stream(40)
+    read = torch.where(tokens % 3 == 1, tokens + V, tokens)
+    _, scored, losses = in_order(token_losses(Reader(), tokens, Windows(9, context=3), eos=EOS, read=read))
+    assert scored == tokens.tolist()
+    for position, loss in enumerate(losses):
+        start = 6 * max(0, -(-(position - 8) // 6))
+        of_read = loss_by_hand(read.tolist(), position, start)
+        assert loss == of_read + (int(tokens[position]) - int(read[position])) * PRIME
+    with pytest.raises(ValueError, match="read must have one id for each of the 40 tokens, got 39"):
+        token_losses(Reader(), tokens, Windows(9), eos=EOS, read=read[1:])
+
+
 SIZES = [(1, 1, 0), (1, 5, 3), (5, 5, 0), (6, 5, 0), (6, 5, 4), (3, 5, 4), (40, 1, 0), (41, 7, 0), (41, 7, 3)]
 SIZES += [(42, 7, 6), (43, 8, 4), (44, 8, 4), (45, 64, 10), (64, 64, 63), (65, 64, 63), (100, 16, 12)]
 

@@ -119,6 +119,10 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
             "got CharacterInputConfig with AdaptiveOutputConfig; leave tie out",
         ),
         (
+            lambda: config(CharacterInputConfig(spell_unknown=True), body=AWDLSTMConfig()),
+            "body.word_dropout must be 0 with spell_unknown, got 0.1; words outside the vocabulary",
+        ),
+        (
             lambda: config(FixedInputConfig(), AdaptiveOutputConfig(CUTS), tie=Tie()),
             "got FixedInputConfig with AdaptiveOutputConfig",
         ),

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from anymax.data import RandomLengths
+from anymax.data import BPE, Prepared, RandomLengths, Text, prepare
 from anymax.models import AWDLSTMConfig
 from anymax.recipes import find
 from anymax.training import Ranks, RunConfig, open_run, read_metrics, train
+from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_model
 
 QUICK = {"threads": 1, "device": "cpu", "steps": 3, "evaluate_every": None, "checkpoint_every": 99}
 
@@ -41,6 +43,77 @@ def test_rows_are_measured_together_and_each_starts_without_a_state(trained: Pat
     assert exact.loss != quick.loss and exact.loss == pytest.approx(quick.loss, rel=0.01)
     task.config = replace(task.config, evaluation=Evaluation(rows=4))
     assert task.evaluate(task.model, "valid") == quick.metrics()
+
+
+@pytest.fixture(scope="module")
+def spelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that reads unknown words by their spelling."""
+    folder = tmp_path_factory.mktemp("spelled") / "run"
+    train(replace(find("wikitext2.character_cnn_10k_spelled")().toy(), **QUICK), folder)
+    return folder
+
+
+def test_a_run_that_spells_unknown_words_is_measured_on_another_text(spelled: Path, tmp_path: Path):
+    trained = open_run(spelled).task
+    lines = ["The zyzzyva and the <unk> of quagga", "a zyzzyva is <unk>", ""] * 9
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("".join(f"{line}\n" for line in lines))
+    units, path = Prepared.saved_units(spelled), Text(path=tmp_path)
+    with pytest.raises(ValueError, match="prepared must keep unknown words apart where the model spells them"):
+        LanguageModelingTask(trained.config, prepare(path, units=units), trained.model, Ranks(), seed=1)
+    prepared = prepare(path, units=units, spell_unknown=True)
+    task = LanguageModelingTask(trained.config, prepared, trained.model, Ranks(), seed=1)
+    measured = task.perplexity(task.model, "test")
+    assert measured.num_unknown == 9 * 5
+    # The same by a table of the vectors: those of the vocabulary, and of every other word its spelling.
+    characters, lexicon, size = task.model.input, prepared.spelled.lexicon, len(prepared.lexicon)
+    assert {"zyzzyva", "quagga"} == set(lexicon.words[size:])
+    with torch.no_grad():
+        vectors = torch.cat([characters(torch.arange(size)), characters.spell(lexicon.words[size:])])
+    task.model.input = torch.nn.Embedding.from_pretrained(vectors)
+    assert task.perplexity(task.model, "test").loss == pytest.approx(measured.loss, rel=1e-6)
+    # Reading the one unknown word in place of each is another number.
+    vectors[size:] = vectors[prepared.lexicon.unk]
+    assert task.perplexity(task.model, "test").loss != pytest.approx(measured.loss, rel=1e-6)
+
+
+def test_spelling_unknown_words_changes_what_is_read_and_nothing_that_is_predicted(tmp_path: Path):
+    names = ("wikitext2.character_cnn_10k", "wikitext2.character_cnn_10k_spelled")
+    plain, spelled = (
+        find(name)().toy().task.build(tmp_path, Ranks(), seed=1, announce=lambda *_: None) for name in names
+    )
+    size, unk = len(plain.prepared.lexicon), plain.prepared.lexicon.unk
+    of_plain, of_spelled = (list(task.batches("train"))[:9] for task in (plain, spelled))
+    for before, batch in zip(of_plain, of_spelled, strict=True):
+        assert batch.target.equal(before.target) and not batch.ids.equal(before.ids)
+        assert batch.ids.where(batch.ids < size, unk).equal(before.ids)
+    # What has no unknown word has the same loss to the bit.
+    plain.model.eval(), spelled.model.load_state_dict(plain.model.state_dict()), spelled.model.eval()
+    ids, target = torch.arange(2, 18)[None], torch.arange(3, 19)[None]
+    assert torch.equal(plain.model(ids, target), spelled.model(ids, target))
+
+
+def test_a_prompt_with_unknown_words_is_read_by_their_spelling(spelled: Path):
+    opened = open_model(spelled)
+    prompts = ["The zyzzyva of quagga", "The quagga of quagga"]
+    texts = [opened.continue_text(text, Sampling(4))[0] for text in prompts]
+    assert all(text.startswith(prompt) for text, prompt in zip(texts, prompts, strict=True))
+    hidden = []
+    for prompt in prompts:
+        lexicon = opened.units.lexicon.extended(prompt.split())
+        opened.continue_text(prompt, Sampling(1))
+        hidden.append(opened.model.hidden(torch.tensor([lexicon.encode(prompt.split())])))
+    assert not torch.allclose(*hidden)
+    # Without the option they are one unknown word.
+    assert (
+        opened._replace(spells_unknown=False).continue_text(prompts[0], Sampling(4))[0].startswith("The <unk> of <unk>")
+    )
+
+
+def test_subwords_have_no_unknown_words_to_spell():
+    task = find("wikitext2.character_cnn_10k_spelled")().task
+    with pytest.raises(ValueError, match=r"model.input.spell_unknown must be False where units are subwords"):
+        replace(task, data=replace(task.data, units=BPE()))
 
 
 def test_rows_are_refused_where_they_do_not_apply():

@@ -44,10 +44,10 @@ def adapted(
     def progress(done: int, total: int) -> None:
         announce(f"measuring gradients on training text: {done:,} of {total:,} batches")
 
-    train = task.prepared.split("train").tokens()
+    train, read = task.prepared.split("train").tokens(), task.prepared.as_read("train").tokens()
     eos, block, sizes = task.prepared.lexicon.eos, task.windows(evaluation).block, None
     if adapt.rule == "rms":
-        sizes = gradient_sizes(task.model, train, adapt, eos=eos, block=block, progress=progress)
+        sizes = gradient_sizes(task.model, train, adapt, eos=eos, block=block, read=read, progress=progress)
     with adapting(task.model, adapt, sizes) as learning:
         yield Adapted(learning, evaluation)
 

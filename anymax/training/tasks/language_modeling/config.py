@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from anymax.checks import check_counts, given
 from anymax.data.batches.config import RandomLengths as RandomLengths
-from anymax.data.text.config import Text
+from anymax.data.text.config import BPE, Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
 from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
@@ -63,6 +63,8 @@ class Contiguous:
 
 Batching = Blocks | Sentences | Contiguous
 
+# The tokens of a window where sentences are batches: longer than nearly all sentences.
+SENTENCE_BLOCK = 256
 # Settings of windows, as they must be for a model that carries a state through the text.
 _WITHOUT_WINDOWS = {"context": 0, "windows": "contiguous", "first_window": "block"}
 
@@ -181,6 +183,11 @@ class LanguageModelingConfig(TaskConfig):
     evaluation: Evaluation = Evaluation()
 
     def __post_init__(self) -> None:
+        if self.model.spells_unknown and isinstance(self.data.units, BPE):
+            raise ValueError(
+                "model.input.spell_unknown must be False where units are subwords, of which words are made anyway, got "
+                "True; leave it out, or take Words()"
+            )
         recurrent = self.model.carries_state
         if recurrent != isinstance(self.batching, Contiguous):
             kind = "Contiguous" if recurrent else "Blocks or Sentences"
@@ -204,6 +211,14 @@ class LanguageModelingConfig(TaskConfig):
     @property
     def evaluation_options(self) -> LanguageModelOptions:
         return LanguageModelOptions()
+
+    def with_context(self, share: float) -> LanguageModelOptions | None:
+        if self.model.carries_state:
+            return None
+        block = self.evaluation.block or self.batching.block or SENTENCE_BLOCK
+        context = min(round(share * block), block - 1)
+        # What the config says anyway is no option, so that its results are found.
+        return LanguageModelOptions(context=None if context == self.evaluation.context else context, baselines=False)
 
     def num_train_words(self, announce: Announce) -> int:
         from anymax.data import prepare

@@ -140,9 +140,9 @@ def choices_of(
     def progress(done: int, total: int) -> None:
         announce(f"looking at all words of {split}: {done:,} of {total:,} tokens")
 
-    tokens = task.prepared.split(split).tokens()
+    tokens, read = task.prepared.split(split).tokens(), task.prepared.as_read(split).tokens()
     eos = task.prepared.lexicon.eos
-    return measure_choices(task.model, tokens, task.windows(evaluation), eos=eos, progress=progress)
+    return measure_choices(task.model, tokens, task.windows(evaluation), eos=eos, read=read, progress=progress)
 
 
 def add_choices(run: Path, *, announce: Announce) -> None:

@@ -13,6 +13,7 @@ from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatch
 from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.data.text.words import split_line
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
 from anymax.distributed.ranks import Ranks, share
@@ -31,12 +32,14 @@ from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
 from anymax.training.task_config import Report, Sampling
 from anymax.training.tasks.language_modeling.config import (
+    SENTENCE_BLOCK,
     Blocks,
     Contiguous,
     Evaluation,
     LanguageModelingConfig,
     Sentences,
 )
+from anymax.vocabulary import CharacterInput
 
 # Tokens of the sample that is shown after training.
 SAMPLE = 60
@@ -48,11 +51,12 @@ def build(
     config: LanguageModelingConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
 ) -> LanguageModelingTask:
     """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
+    spell_unknown = config.model.spells_unknown
     with ranks.first_alone():
         if Prepared.saved_units(folder) is None:
-            prepared = prepare(config.data, progress=announce)
+            prepared = prepare(config.data, spell_unknown=spell_unknown, progress=announce)
         else:
-            prepared = reopen(config.data, folder, progress=announce)
+            prepared = reopen(config.data, folder, spell_unknown=spell_unknown, progress=announce)
     prepared.split("valid")
     return LanguageModelingTask(config, prepared, _new_model(config, prepared.lexicon), ranks, seed=seed)
 
@@ -66,7 +70,8 @@ class LanguageModelingTask(Task):
     """Predict every word of a text from those before it.
 
     Args:
-        prepared: the text as ids, and what the ids stand for.
+        prepared: the text as ids, and what the ids stand for; with unknown words kept apart where the model spells
+            them.
         seed: decides the order of the batches.
     """
 
@@ -76,6 +81,13 @@ class LanguageModelingTask(Task):
     def __init__(
         self, config: LanguageModelingConfig, prepared: Prepared, model: LanguageModel, ranks: Ranks, *, seed: int
     ) -> None:
+        if config.model.spells_unknown != (prepared.spelled is not None):
+            raise ValueError(
+                "prepared must keep unknown words apart where the model spells them, and only there, got a model with "
+                f"spell_unknown={config.model.spells_unknown}; prepare the text with the same"
+            )
+        if prepared.spelled is not None:
+            _spell(model, prepared.spelled.lexicon)
         self.config = config
         self.prepared = prepared
         self.model: LanguageModel = model
@@ -86,15 +98,23 @@ class LanguageModelingTask(Task):
 
     def batches(self, split: Split) -> Batches:
         tokens, eos = self.prepared.split(split).tokens(), self.prepared.lexicon.eos
+        read = self.prepared.as_read(split).tokens()
         rank, world_size = self.ranks.rank, self.ranks.world_size
         match self.config.batching:
             case Blocks(block, batch_size):
                 return BlockBatches(
-                    tokens, block, batch_size, seed=self.seed, eos=eos, rank=rank, world_size=world_size
+                    tokens, block, batch_size, seed=self.seed, eos=eos, rank=rank, world_size=world_size, read=read
                 )
             case Sentences(max_tokens, most):
                 return SentenceBatches(
-                    tokens, max_tokens, seed=self.seed, eos=eos, block=most, rank=rank, world_size=world_size
+                    tokens,
+                    max_tokens,
+                    seed=self.seed,
+                    eos=eos,
+                    block=most,
+                    rank=rank,
+                    world_size=world_size,
+                    read=read,
                 )
             case Contiguous(batch_size, block, random_lengths):
                 return ContiguousBatches(
@@ -106,6 +126,7 @@ class LanguageModelingTask(Task):
                     seed=self.seed,
                     rank=rank,
                     world_size=world_size,
+                    read=read,
                 )
             case other:
                 assert_never(other)
@@ -168,6 +189,7 @@ class LanguageModelingTask(Task):
             self.prepared.split(split).tokens(),
             self.windows(evaluation),
             eos=lexicon.eos,
+            read=self.prepared.as_read(split).tokens(),
             ends_word=self._ends,
             unk=lexicon.unk,
             ranks=self.ranks,
@@ -238,20 +260,22 @@ class LanguageModelingTask(Task):
         return self.config.batching.block or SENTENCE_BLOCK
 
 
-# Longer than nearly all sentences.
-SENTENCE_BLOCK = 256
-
-
 class OpenedModel(NamedTuple):
-    """A trained model, and what its ids stand for."""
+    """A trained model, what its ids stand for, and whether it reads other words by their spelling."""
 
     model: LanguageModel
     units: Units
+    spells_unknown: bool = False
 
     def continue_text(self, text: str, sampling: Sampling) -> list[str]:
         """Texts that begin with `text`."""
+        units = self.units
+        if self.spells_unknown:
+            lexicon = units.lexicon.extended(split_line(text, units.splitting))
+            units = Units(lexicon, lexicon, splitting=units.splitting)
+            _spell(self.model, lexicon)
         # A model has read the end of the line before, whatever it continues.
-        prompt = torch.tensor([[self.units.lexicon.eos, *self.units.encode_line(text)]] * sampling.samples)
+        prompt = torch.tensor([[units.lexicon.eos, *units.encode_line(text)]] * sampling.samples)
         ids = generate(
             self.model,
             prompt,
@@ -261,7 +285,13 @@ class OpenedModel(NamedTuple):
             top_p=sampling.top_p,
             generator=torch.Generator().manual_seed(sampling.seed),
         )
-        return [self.units.text(row[1:]) for row in ids]
+        return [units.text(row[1:]) for row in ids]
+
+
+def _spell(model: LanguageModel, lexicon: Lexicon) -> None:
+    """Have a model read the words of a lexicon behind those it predicts."""
+    assert isinstance(model.input, CharacterInput)
+    model.input.extend(lexicon.words[model.output.vocabulary_size :])
 
 
 def open_model(folder: Path, which: Which = "best") -> OpenedModel:
@@ -277,7 +307,7 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
     model = _new_model(config, units.lexicon)
     load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
-    return OpenedModel(model.eval(), units)
+    return OpenedModel(model.eval(), units, config.model.spells_unknown)
 
 
 def open_task(folder: Path, step: int | None = None, *, announce: Announce) -> LanguageModelingTask:
