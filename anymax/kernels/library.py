@@ -93,7 +93,8 @@ class Function:
     """
 
     declared: ClassVar[dict[str, "Function"]] = {}
-    _types: ClassVar = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
+    # A long is as wide as a pointer, and a pointer is what ctypes converts an integer to the fastest.
+    _types: ClassVar = {"p": ctypes.c_void_p, "l": ctypes.c_void_p, "i": ctypes.c_int, "d": ctypes.c_double}
 
     def __init__(self, name: str, arguments: str) -> None:
         self.name, self.arguments = name, arguments

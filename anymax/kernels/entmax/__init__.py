@@ -20,7 +20,7 @@ kernels = Kernels[EntmaxKernel]("entmax")
 
 
 def _pick(scores: Tensor, alpha_A: Tensor) -> EntmaxKernel:
-    num_alphas = alpha_A.shape[0]
+    num_alphas = alpha_A.numel()
     if alpha_A.dtype != computed_in(scores.dtype) or not (num_alphas == 1 or num_alphas == _num_rows(scores)):
         raise ValueError(
             f"alpha must be {computed_in(scores.dtype)} with 1 or {_num_rows(scores)} entries, one per row, "
