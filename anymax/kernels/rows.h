@@ -31,24 +31,22 @@ template <class T> Buffer<T> allocate(int64_t count) {
 // Memory for a thread: on its stack where little is needed, which a few short rows take less time than the allocator.
 template <class T> class Scratch {
   public:
-    explicit Scratch(int64_t count) {
-        if (count > kOnStack) large_ = allocate<T>(count);
-        data_ = count > kOnStack ? large_.get() : small_;
+    explicit Scratch(int64_t count) : is_small_(count <= int64_t(kOnStack / sizeof(T))) {
+        if (!is_small_) large_ = allocate<T>(count);
     }
     // Null if memory ran out.
-    T* data() { return data_; }
+    T* data() { return is_small_ ? reinterpret_cast<T*>(small_) : large_.get(); }
 
   private:
 #if defined(__SANITIZE_ADDRESS__)
     // So that each use past the end is seen.
-    static constexpr int64_t kOnStack = 0;
-    T* small_ = nullptr;
+    static constexpr std::size_t kOnStack = 1;
 #else
-    static constexpr int64_t kOnStack = 16384 / sizeof(T);
-    alignas(64) T small_[kOnStack];
+    static constexpr std::size_t kOnStack = 16384;
 #endif
+    const bool is_small_;
+    alignas(64) unsigned char small_[kOnStack];
     Buffer<T> large_;
-    T* data_;
 };
 
 // A large result is memory the system hands out page by page as it is first written, which takes longer than writing it.

@@ -15,7 +15,15 @@ from torch._C import _are_functorch_transforms_active
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax.protocol import alpha_error, alpha_error_of_loss
-from anymax.mappings.arguments import check_number, check_per_row, check_scores, computed_in, map_last, per_row
+from anymax.mappings.arguments import (
+    COMPUTED_IN,
+    check_number,
+    check_per_row,
+    check_scores,
+    computed_in,
+    map_last,
+    per_row,
+)
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -155,25 +163,27 @@ def entmax_of_last(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, 
     Args:
         is_direct: whether `is_plain` of all three, so that the dispatcher may be left out.
     """
-    if is_direct and not (torch.is_grad_enabled() and (scores.requires_grad or alpha_A.requires_grad)):
+    wants_gradient = torch.is_grad_enabled() and (scores.requires_grad or alpha_A.requires_grad)
+    if is_direct and not wants_gradient:
         return kernel.entmax_of_plain(scores, alpha_A, mask)
+    if scores.dtype in COMPUTED_IN and alpha_A.requires_grad and wants_gradient:
+        # The gradient by alpha is a small difference, which rounded probabilities no longer show.
+        return entmax_of_last(scores.to(COMPUTED_IN[scores.dtype]), alpha_A, mask, is_direct).to(scores.dtype)
     function = _EntmaxOfPlain if is_direct and not _are_functorch_transforms_active() else _Entmax
-    # The gradient is computed from probabilities that are not yet rounded to half precision.
-    probs = function.apply(scores, alpha_A, mask, computed_in(scores.dtype))
-    return probs if probs.dtype == scores.dtype else probs.to(scores.dtype)
+    return function.apply(scores, alpha_A, mask)
 
 
 class _Entmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        return kernel.entmax(scores, alpha_A, mask, dtype)
+    def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None) -> Tensor:
+        return kernel.entmax(scores, alpha_A, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, alpha_A, mask, _ = inputs
-        ctx.dtype = scores.dtype
+        _, alpha_A, mask = inputs
+        # In half precision these are rounded, which the gradient by the scores bears.
         ctx.save_for_backward(output, alpha_A, mask)
 
     @staticmethod
@@ -181,9 +191,9 @@ class _Entmax(torch.autograd.Function):
         probs, alpha_A, mask = ctx.saved_tensors
         backward, backward_both = _backward_of(grad, probs, mask)
         if not ctx.needs_input_grad[1]:
-            return backward(grad, probs, alpha_A, mask, ctx.dtype), None, None, None
-        grad_scores, grad_alpha_R = backward_both(grad, probs, alpha_A, mask, ctx.dtype)
-        return grad_scores, sum_over_rows(grad_alpha_R, alpha_A), None, None
+            return backward(grad, probs, alpha_A, mask), None, None
+        grad_scores, grad_alpha_R = backward_both(grad, probs, alpha_A, mask)
+        return grad_scores, sum_over_rows(grad_alpha_R, alpha_A), None
 
 
 class _EntmaxOfPlain(torch.autograd.Function):
