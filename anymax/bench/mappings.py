@@ -1,4 +1,4 @@
-"""Entmax and PLIF against torch.softmax and the entmax package: forward and backward over rows, and one small call.
+"""Entmax and PLIF against torch.softmax and the entmax package: forward and backward, a small call, half precision.
 
 Shapes: R rows, N entries, K pieces of PLIF.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anymax.bench.harness import machine, peers
-from anymax.bench.harness.comparison import Comparison, Entry
+from anymax.bench.harness.comparison import Comparison, Contestant, Entry, compare
 from anymax.bench.harness.report import MICROSECONDS, Report
 from anymax.bench.harness.timing import Budget, Run, time_interleaved
 from anymax.kernels import library
@@ -26,6 +26,7 @@ PLIF_BOUND = 20.0
 ALPHAS = (1.0, 2.0, 1.5, 1.33)
 ROW_ALPHAS = (1.05, 2.0)
 BASELINE = "torch.softmax"
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CASE_BUDGET = Budget(seconds=30.0)
 SWEEP_BUDGET = Budget(seconds=5.0, rounds=7)
 
@@ -66,7 +67,7 @@ class Settings:
     @property
     def num_steps(self) -> int:
         """How many times `measure` announces something."""
-        return len(self.shapes) * len(self.scales) + 2
+        return len(self.shapes) * (len(self.scales) + 1) + 2
 
 
 def quick(scales: tuple[float, ...] = (1.0,), threads: int | None = None, peers: bool = True) -> Settings:
@@ -106,11 +107,16 @@ def measure(settings: Settings, announce: Announce = lambda step: None) -> Repor
         comparisons.append(_compare_plif(*settings.plif_shape, settings.budget))
         announce(f"one call on {_shape_name(*SMALL_SHAPE)}")
         comparisons.append(_compare_calls(with_peers, settings.budget))
+        for rows, n in settings.shapes:
+            announce(f"{_shape_name(rows, n)} in half precision")
+            comparisons.append(_compare_precisions(rows, n, settings))
         return Report("mappings", machine.describe(), tuple(comparisons), notes)
 
 
 def _notes(settings: Settings, with_peers: bool) -> Iterator[str]:
-    yield "each number is the median of per-round ratios to torch.softmax, forward and backward, float32"
+    yield "each number is the median of per-round ratios to torch.softmax, forward and backward"
+    yield "all in float32 where no other precision is named"
+    yield "extra memory is the most that is allocated at once, over the inputs and the gradients"
     yield "below 1 is faster"
     if settings.peers and not with_peers:
         yield "the entmax package is not installed, so there are no peers; pip install 'anymax[peers]'"
@@ -133,6 +139,11 @@ class _Inputs:
     upstream_RN: Tensor
     alpha_R1: Tensor
     learned_alpha_R1: Tensor
+
+    def rounded(self, dtype: torch.dtype) -> "_Inputs":
+        """The same scores and upstream gradient in another precision."""
+        scores_RN = self.scores_RN.detach().to(dtype).requires_grad_()
+        return _Inputs(scores_RN, self.upstream_RN.to(dtype), self.alpha_R1, self.learned_alpha_R1)
 
     def timed(self, mapping: Callable[[], Tensor]) -> Run:
         """Forward and backward of a mapping of the scores."""
@@ -230,6 +241,25 @@ def _compare_calls(with_peers: bool, budget: Budget) -> Comparison:
     small_budget = Budget(seconds=min(budget.seconds, 2.0), rounds=budget.rounds, least=budget.least)
     job = f"One call on {_shape_name(*SMALL_SHAPE)}, without a gradient"
     return Comparison(job, _entries(contestants, small_budget), unit=MICROSECONDS)
+
+
+def _compare_precisions(rows: int, n: int, settings: Settings) -> Comparison:
+    """Time and memory in half precision, against torch.softmax in float32."""
+    scale = settings.scales[0]
+    inputs = _inputs(rows, n, scale)
+    by_precision = {name: inputs.rounded(dtype) for name, dtype in PRECISIONS.items()}
+
+    def contestants(name: str, mapping: Callable[[_Inputs], Tensor]) -> Iterator[Contestant]:
+        for precision, of in by_precision.items():
+            run = of.timed(lambda of=of: mapping(of))  # type: ignore[misc]
+            yield Contestant(f"{name}, {precision}", run, of.scores_RN.numel() * of.scores_RN.element_size())
+
+    compared = [
+        *contestants(BASELINE, lambda of: of.scores_RN.softmax(-1)),
+        *contestants("entmax 1.5", lambda of: entmax(of.scores_RN, 1.5)),
+        *contestants("entmax per row", lambda of: entmax(of.scores_RN, of.alpha_R1)),
+    ]
+    return compare(f"Half precision, {_shape_name(rows, n)}, scores of scale {scale:g}", compared, settings.budget)
 
 
 def _entries(contestants: list[_Contestant], budget: Budget) -> tuple[Entry, ...]:

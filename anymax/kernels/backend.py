@@ -11,7 +11,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.compiler import is_compiling
 
 OPERATORS = ("cross_entropy", "dropout", "entmax", "matmul", "plif")
 
@@ -109,20 +111,28 @@ class Kernels(Generic[K]):
         self.operator = operator
         # By the path of the module; a text says why it cannot be imported.
         self._imported: dict[str, K | str] = {}
+        # By device: the modules that are for it, the preferred first, and the table of backends they are from.
+        self._paths: dict[torch.device, tuple[object, tuple[str, ...]]] = {}
 
     def choose(self, scores: Tensor) -> K:
         """The backend that takes `scores`: the named one, or the first that can."""
         named = _named.get()
         if named is not None:
             return self._choose_named(named, scores)
-        for backend in _backends.values():
-            path = backend.modules.get(self.operator)
-            if path is None or (backend.devices is not None and scores.device.type not in backend.devices):
-                continue
+        device = scores.device
+        backends, paths = self._paths.get(device, (None, ()))
+        for path in paths if backends is _backends else self._paths_for(device):
             kernel = self._imported.get(path) or self._import(path)
             if not isinstance(kernel, str) and kernel.why_unsupported(scores) is None:
                 return kernel
         raise AssertionError("the reference takes every tensor")
+
+    def _paths_for(self, device: torch.device) -> tuple[str, ...]:
+        backends = _backends
+        fitting = [one for one in backends.values() if one.devices is None or device.type in one.devices]
+        paths = tuple(one.modules[self.operator] for one in fitting if self.operator in one.modules)
+        self._paths[device] = (backends, paths)
+        return paths
 
     def _choose_named(self, name: str, scores: Tensor) -> K:
         path = _backends[name].modules.get(self.operator)
@@ -156,7 +166,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
 
     Then an operator's kernel may be called by itself, without torch's dispatcher, which costs more than a small kernel.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
+    if is_compiling() or _get_tracing_state() or _len_torch_dispatch_stack():
         return False
     for tensor in tensors:
         if tensor is None:

@@ -19,6 +19,7 @@ _BY_CAPABILITY = {"AVX512": "avx512", "AVX2": "avx2"}
 
 # What the functions of each precision are called.
 PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
+HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 # Per context, as the choice of a backend is.
 _forced_level = ContextVar("anymax CPU level", default=os.environ.get("ANYMAX_CPU_LEVEL") or None)
@@ -90,13 +91,16 @@ class Function:
     Args:
         name: without the precision, which follows it in the library.
         arguments: one letter per argument: pointer, long (int64), int or double. All return a long.
+        takes_half: whether it is there for half precision too.
     """
 
     declared: ClassVar[dict[str, "Function"]] = {}
-    _types: ClassVar = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "i": ctypes.c_int, "d": ctypes.c_double}
+    # A long is as wide as a pointer, and a pointer is what ctypes converts an integer to the fastest.
+    _types: ClassVar = {"p": ctypes.c_void_p, "l": ctypes.c_void_p, "i": ctypes.c_int, "d": ctypes.c_double}
 
-    def __init__(self, name: str, arguments: str) -> None:
+    def __init__(self, name: str, arguments: str, *, takes_half: bool = False) -> None:
         self.name, self.arguments = name, arguments
+        self.precisions = PRECISIONS | HALVES if takes_half else PRECISIONS
         self._found: dict[tuple[str, torch.dtype | None], ctypes._NamedFuncPointer] = {}
         self.declared[name] = self
 
@@ -105,7 +109,7 @@ class Function:
         key = (current_level(), dtype)
         found = self._found.get(key)
         if found is None:
-            found = getattr(_load(key[0]), self.name if dtype is None else f"{self.name}_{PRECISIONS[dtype]}")
+            found = getattr(_load(key[0]), self.name if dtype is None else f"{self.name}_{self.precisions[dtype]}")
             found.argtypes = [self._types[letter] for letter in self.arguments]
             found.restype = ctypes.c_int64
             self._found[key] = found

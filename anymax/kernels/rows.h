@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -26,6 +27,27 @@ template <class T> Buffer<T> allocate(int64_t count) {
     const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
     return Buffer<T>(static_cast<T*>(std::aligned_alloc(64, bytes)));
 }
+
+// Memory for a thread: on its stack where little is needed, which a few short rows take less time than the allocator.
+template <class T> class Scratch {
+  public:
+    explicit Scratch(int64_t count) : is_small_(count <= int64_t(kOnStack / sizeof(T))) {
+        if (!is_small_) large_ = allocate<T>(count);
+    }
+    // Null if memory ran out.
+    T* data() { return is_small_ ? reinterpret_cast<T*>(small_) : large_.get(); }
+
+  private:
+#if defined(__SANITIZE_ADDRESS__)
+    // So that each use past the end is seen.
+    static constexpr std::size_t kOnStack = 1;
+#else
+    static constexpr std::size_t kOnStack = 16384;
+#endif
+    const bool is_small_;
+    alignas(64) unsigned char small_[kOnStack];
+    Buffer<T> large_;
+};
 
 // A large result is memory the system hands out page by page as it is first written, which takes longer than writing it.
 // Asking for large pages makes that 512 times fewer. The advice is harmless where it is not taken.
@@ -58,16 +80,19 @@ template <class T, class Work>
 bool for_parts_of_rows(int64_t rows, int64_t n, int64_t part, int available, int64_t scratch_size, const Work& work) {
     const int64_t num_parts = (rows + part - 1) / part;
     const int threads = threads_for(num_parts, rows * n, available);
+    std::atomic<int64_t> next{0};
+    // Each thread takes the next part until there is none.
+    const auto take_parts = [&] {
+        Scratch<T> scratch(scratch_size);
+        if (!scratch.data()) return false;
+        for (int64_t i; (i = next++) < num_parts;) work(i * part, std::min(rows, (i + 1) * part), scratch.data());
+        return true;
+    };
+    // Even of a single thread OpenMP makes a team, which takes longer than a few short rows.
+    if (threads == 1) return take_parts();
     bool enough_memory = true;
-#pragma omp parallel num_threads(threads) if (threads > 1) reduction(&& : enough_memory)
-    {
-        const Buffer<T> scratch = allocate<T>(scratch_size);
-        enough_memory = scratch != nullptr;
-        if (enough_memory) {
-#pragma omp for schedule(dynamic) nowait
-            for (int64_t i = 0; i < num_parts; ++i) work(i * part, std::min(rows, (i + 1) * part), scratch.get());
-        }
-    }
+#pragma omp parallel num_threads(threads) reduction(&& : enough_memory)
+    enough_memory = take_parts();
     return enough_memory;
 }
 

@@ -32,11 +32,10 @@ def as_rows(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return scores if scores.dim() == 2 else scores.flatten(0, -2)
 
 
-def from_rows(rows_RN: Tensor, like: Tensor, dtype: torch.dtype | None = None, mask: Tensor | None = None) -> Tensor:
-    """Rows in the shape of `like`, in its dtype or the given one, zero where the mask is false."""
+def from_rows(rows_RN: Tensor, like: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Rows in the shape and dtype of `like`, zero where the mask is false."""
     result = rows_RN if like.dim() == 2 else rows_RN.reshape(like.shape)
     if mask is not None:
         # In place where nothing is differentiated.
         result = torch.where(mask, result, 0) if torch.is_grad_enabled() else result.masked_fill_(~mask, 0)
-    dtype = like.dtype if dtype is None else dtype
-    return result if result.dtype == dtype else result.to(dtype)
+    return result.to(like.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import entmax as kernel
+from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.targets import as_distribution, check_arguments, inner, is_counted, prepare_scores, reduce
 from anymax.mappings.entmax import alpha_per_row, check_alpha_of_loss, entmax_of_last, sum_over_rows
@@ -42,7 +43,7 @@ def entmax_loss(
     prepared = prepare_scores(scores)
     check_arguments(prepared, target, reduction, ignore_index, label_smoothing)
     check_alpha_of_loss(alpha)
-    alpha_A = alpha_per_row(alpha, prepared, -1)
+    alpha_A = alpha_per_row(alpha, prepared, -1, is_plain(prepared))
     counted = is_counted(target, ignore_index)
     losses = _losses(prepared, target, alpha_A, counted, label_smoothing)
     return reduce(losses, counted, reduction).to(scores.dtype)

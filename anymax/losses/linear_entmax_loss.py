@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anymax.kernels import entmax as kernel
-from anymax.kernels.backend import widest
+from anymax.kernels.backend import is_plain, widest
 from anymax.kernels.entmax.omega import tsallis, tsallis_by_alpha
 from anymax.losses.blocks import Gradients, Piece
 from anymax.losses.fused import define, fused_loss
@@ -46,7 +46,8 @@ def linear_entmax_loss(
         reduction, ignore_index, memory_budget: as in `linear_cross_entropy`.
     """
     check_alpha_of_loss(alpha)
-    alpha_A = alpha_per_row(alpha, _as_scores(hidden), -1)
+    as_scores = _as_scores(hidden)
+    alpha_A = alpha_per_row(alpha, as_scores, -1, is_plain(as_scores))
     return fused_loss(
         "linear_entmax_loss",
         [Piece(hidden, linear_weight, linear_bias)],

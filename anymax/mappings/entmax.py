@@ -10,11 +10,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax.protocol import alpha_error, alpha_error_of_loss
-from anymax.mappings.arguments import check_number, check_per_row, check_scores, computed_in, map_last, per_row
+from anymax.mappings.arguments import (
+    COMPUTED_IN,
+    check_number,
+    check_per_row,
+    check_scores,
+    computed_in,
+    map_last,
+    per_row,
+)
 
 
 def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -32,8 +41,9 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: 
     Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
     """
     check_scores(scores, dim, mask)
-    alpha_A = alpha_per_row(alpha, scores, dim)
-    return map_last(lambda scores, mask: entmax_of_last(scores, alpha_A, mask), scores, mask, dim)
+    is_direct = is_plain(scores, mask, alpha if isinstance(alpha, Tensor) else None)
+    alpha_A = alpha_per_row(alpha, scores, dim, is_direct)
+    return map_last(lambda scores, mask: entmax_of_last(scores, alpha_A, mask, is_direct), scores, mask, dim)
 
 
 class Entmax(nn.Module):
@@ -122,11 +132,15 @@ def check_alpha_of_loss(alpha: float | Tensor) -> None:
         raise alpha_error_of_loss(alpha)
 
 
-def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int) -> Tensor:
-    """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real."""
+def alpha_per_row(alpha: float | Tensor, scores: Tensor, dim: int, is_direct: bool) -> Tensor:
+    """Alpha as the kernels take it. The values of a tensor are checked inside the kernel, where they are real.
+
+    Args:
+        is_direct: whether `is_plain` of the scores.
+    """
     dtype = computed_in(scores.dtype)
     if not isinstance(alpha, Tensor):
-        if type(alpha) is float and is_plain(scores):
+        if is_direct and type(alpha) is float:
             return _shared_alpha(alpha, dtype)
         check_alpha(alpha, torch.finfo(dtype).max)
         return scores.new_full((1,), alpha, dtype=dtype)
@@ -143,38 +157,55 @@ def _shared_alpha(alpha: float, dtype: torch.dtype) -> Tensor:
         return torch.full((1,), alpha, dtype=dtype, device="cpu")
 
 
-def entmax_of_last(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Entmax along the last dimension of two or more, differentiable."""
+def entmax_of_last(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, is_direct: bool = False) -> Tensor:
+    """Entmax along the last dimension of two or more, differentiable.
+
+    Args:
+        is_direct: whether `is_plain` of all three, so that the dispatcher may be left out.
+    """
     wants_gradient = torch.is_grad_enabled() and (scores.requires_grad or alpha_A.requires_grad)
-    if not wants_gradient and is_plain(scores, alpha_A, mask):
+    if is_direct and not wants_gradient:
         return kernel.entmax_of_plain(scores, alpha_A, mask)
-    # The gradient is computed from probabilities that are not yet rounded to half precision.
-    probs = _Entmax.apply(scores, alpha_A, mask, computed_in(scores.dtype))
-    return probs if probs.dtype == scores.dtype else probs.to(scores.dtype)
+    if scores.dtype in COMPUTED_IN and alpha_A.requires_grad and wants_gradient:
+        # The gradient by alpha is a small difference, which rounded probabilities no longer show.
+        return entmax_of_last(scores.to(COMPUTED_IN[scores.dtype]), alpha_A, mask, is_direct).to(scores.dtype)
+    function = _EntmaxOfPlain if is_direct and not _are_functorch_transforms_active() else _Entmax
+    return function.apply(scores, alpha_A, mask)
 
 
 class _Entmax(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        call = kernel.entmax_of_plain if is_plain(scores, alpha_A, mask) else kernel.entmax
-        return call(scores, alpha_A, mask, dtype)
+    def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None) -> Tensor:
+        return kernel.entmax(scores, alpha_A, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, alpha_A, mask, _ = inputs
-        ctx.dtype = scores.dtype
+        _, alpha_A, mask = inputs
+        # In half precision these are rounded, which the gradient by the scores bears.
         ctx.save_for_backward(output, alpha_A, mask)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         probs, alpha_A, mask = ctx.saved_tensors
         backward, backward_both = _backward_of(grad, probs, mask)
         if not ctx.needs_input_grad[1]:
-            return backward(grad, probs, alpha_A, mask, ctx.dtype), None, None, None
-        grad_scores, grad_alpha_R = backward_both(grad, probs, alpha_A, mask, ctx.dtype)
-        return grad_scores, sum_over_rows(grad_alpha_R, alpha_A), None, None
+            return backward(grad, probs, alpha_A, mask), None, None
+        grad_scores, grad_alpha_R = backward_both(grad, probs, alpha_A, mask)
+        return grad_scores, sum_over_rows(grad_alpha_R, alpha_A), None
+
+
+class _EntmaxOfPlain(torch.autograd.Function):
+    """The same without the dispatcher and without `setup_context`, for which torch binds arguments at every call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        probs = kernel.entmax_of_plain(*inputs)
+        _Entmax.setup_context(ctx, inputs, probs)
+        return probs
+
+    backward = staticmethod(_Entmax.backward)
 
 
 def _backward_of(grad: Tensor, probs: Tensor, mask: Tensor | None) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -5,7 +5,7 @@ import numbers
 import torch
 from torch import Tensor
 
-from anymax.mappings.arguments import check_dim, prepare
+from anymax.mappings.arguments import check_dim, check_scores
 from anymax.mappings.sparsemax import sparsemax
 
 
@@ -14,12 +14,14 @@ def topk_sparsemax(scores: Tensor, k: int, *, dim: int = -1, mask: Tensor | None
 
     Where fewer than k entries end above zero it equals sparsemax; `topk_sparsemax_is_exact` checks this.
     """
-    prepared = prepare(scores, dim, mask)
+    check_scores(scores, dim, mask)
     _check_k(k, scores, dim)
-    top = prepared.topk(min(int(k), prepared.shape[dim]), dim=dim, sorted=False)
-    probs = torch.zeros_like(prepared).scatter(dim, top.indices, sparsemax(top.values, dim=dim))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    top = scores.topk(min(int(k), scores.shape[dim]), dim=dim, sorted=False)
+    probs = torch.zeros_like(scores).scatter(dim, top.indices, sparsemax(top.values, dim=dim))
     # A NaN spoils its whole row, as it does elsewhere.
-    return probs.masked_fill(probs.isnan().any(dim, keepdim=True), torch.nan).to(scores.dtype)
+    return probs.masked_fill(probs.isnan().any(dim, keepdim=True), torch.nan)
 
 
 def topk_sparsemax_is_exact(probs: Tensor, k: int, *, dim: int = -1) -> Tensor:

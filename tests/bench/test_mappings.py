@@ -30,7 +30,7 @@ def alone() -> Report:
 
 
 def test_every_scale_and_shape_has_softmax_and_every_alpha(alone: Report):
-    *cases, _, calls = alone.comparisons
+    *cases, _, calls = alone.comparisons[: len(SHAPES) + 2]
     assert [case.case for case in cases] == ["4x7", "2x200"]
     for case in cases:
         assert [entry.name for entry in case.entries] == ["torch.softmax", *OURS]
@@ -41,15 +41,33 @@ def test_every_scale_and_shape_has_softmax_and_every_alpha(alone: Report):
 
 
 def test_plif_is_compared_at_its_shape_with_its_pieces(alone: Report):
-    case = alone.comparisons[-2]
+    case = alone.comparisons[len(SHAPES)]
     assert case.job == "PLIF of 2x30, forward and backward"
     assert [(entry.name, entry.setting) for entry in case.entries] == [("torch.softmax", ""), ("plif", "100000 pieces")]
     assert all(entry.timing.milliseconds.median > 0 for entry in case.entries)
 
 
+def test_every_shape_has_time_and_memory_in_half_precision(alone: Report):
+    halves = alone.comparisons[len(SHAPES) + 2 :]
+    assert [half.job for half in halves] == [
+        f"Half precision, {shape}, scores of scale 1" for shape in ("4x7", "2x200")
+    ]
+    for half, (rows, n) in zip(halves, SHAPES, strict=True):
+        names = ("torch.softmax", "entmax 1.5", "entmax per row")
+        assert [entry.name for entry in half.entries] == [
+            f"{name}, {precision}" for name in names for precision in ("float32", "bfloat16", "float16")
+        ]
+        num_bytes = {entry.name: entry.num_bytes for entry in half.entries}
+        # The probabilities are kept, and torch's allocator counts in blocks of 64 bytes.
+        for name in names:
+            assert num_bytes[f"{name}, float32"] >= 4 * rows * n
+            assert all(2 * rows * n <= num_bytes[f"{name}, {dtype}"] for dtype in ("bfloat16", "float16"))
+        assert num_bytes["entmax 1.5, bfloat16"] < num_bytes["entmax 1.5, float32"]
+
+
 @needs_peer
 def test_peers_come_with_the_settings_that_were_tried(measured: Report):
-    cases = measured.comparisons[:-2]
+    cases = measured.comparisons[:4]
     assert [(case.job.split()[-1], case.case) for case in cases] == [
         (scale, shape) for scale in ("0.2", "4") for shape in ("4x7", "2x200")
     ]

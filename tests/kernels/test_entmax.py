@@ -140,6 +140,45 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.testing.assert_close(results[3], results[1], rtol=0, atol=0)
 
 
+def test_every_number_of_half_precision_is_read_as_it_is() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+        # Up to where a row's sum is still a float.
+        numbers = every[every.abs() < 1e36]
+        # Of two entries at alpha 2 the gradient of (x, -x) is itself.
+        for width in (2, 34):
+            grad = torch.stack([numbers, -numbers], 1).repeat(1, width // 2)
+            got = native.backward(grad, torch.ones_like(grad), torch.tensor([2.0]))
+            assert got.equal(grad)
+
+
+def test_half_precision_is_rounded_to_the_nearest_even_number() -> None:
+    # Sums and differences of all sizes: between two numbers, halfway, below the smallest, above the largest.
+    for dtype in (torch.float16, torch.bfloat16):
+        numbers = torch.randint(-(2**15), 2**15, (2, 200_000)).to(torch.int16).view(dtype)
+        close = torch.stack([numbers[0], numbers[0] * torch.tensor(1.01, dtype=dtype)])
+        tiny = (torch.randint(-40, 40, (2, 5000)) * 2.0**-24).to(dtype)
+        for pairs in (numbers, close, tiny):
+            grad = pairs[:, pairs.isfinite().all(0)].T.contiguous()
+            alpha_A, probs = torch.tensor([2.0]), torch.ones_like(grad)
+            wide = native.backward(grad.float(), probs.float(), alpha_A)
+            assert native.backward(grad, probs, alpha_A).equal(wide.to(dtype))
+
+
+def test_a_row_of_half_precision_is_the_rounded_row() -> None:
+    for dtype, num_rows, n in product((torch.float16, torch.bfloat16), (1, 9, 300), (1, 7, 64, 300, 2100)):
+        scores_RN = (torch.randn(num_rows, n) * 2).to(dtype)
+        for alpha_A in (torch.tensor([1.5]), torch.tensor(ALPHAS)[torch.randint(len(ALPHAS), (num_rows,))]):
+            probs_RN = native.forward(scores_RN, alpha_A)
+            assert probs_RN.equal(native.forward(scores_RN.float(), alpha_A).to(dtype))
+            grad_RN = torch.randn(num_rows, n).to(dtype)
+            both = native.backward_both(grad_RN, probs_RN, alpha_A)
+            wide = native.backward_both(grad_RN.float(), probs_RN.float(), alpha_A)
+            assert both[0].equal(wide[0].to(dtype)) and both[1].equal(wide[1])
+            wide_alone = native.backward(grad_RN.float(), probs_RN.float(), alpha_A)
+            assert native.backward(grad_RN, probs_RN, alpha_A).equal(wide_alone.to(dtype))
+
+
 def test_an_alpha_below_zero_is_refused_by_both_backends() -> None:
     for backend in (native, reference):
         for alpha in (-0.5, float("nan"), float("inf")):

@@ -20,15 +20,16 @@ seen = []
 def why_unsupported(scores):
     return "it takes no doubles" if scores.dtype == torch.float64 else None
 
-def forward(scores, alpha_A, mask=None, dtype=None):
-    seen.append(("forward", scores.dtype, None if mask is None else tuple(mask.shape), dtype))
+def forward(scores, alpha_A, mask=None):
+    seen.append(("forward", scores.dtype, None if mask is None else tuple(mask.shape)))
     assert (alpha_A == 1).all()
     scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype if dtype is None else dtype)
+    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
-def backward(grad, probs, alpha_A, mask=None, dtype=None):
-    seen.append(("backward", grad.dtype, None if mask is None else tuple(mask.shape), dtype))
-    return (probs * (grad - (probs * grad).sum(-1, keepdim=True))).to(dtype)
+def backward(grad, probs, alpha_A, mask=None):
+    seen.append(("backward", grad.dtype, None if mask is None else tuple(mask.shape)))
+    grad, wide = grad.float(), probs.float()
+    return (wide * (grad - (wide * grad).sum(-1, keepdim=True))).to(probs.dtype)
 """
 
 
@@ -62,11 +63,10 @@ def test_it_serves_entmax_in_half_precision_with_a_mask_and_is_imported_no_soone
         (gradient,) = torch.autograd.grad(probs, scores, weight)
         with torch.no_grad():
             rounded = anymax.entmax(scores, 1.0, mask=mask)
-    # In training the probabilities are kept as they are computed, and the gradient is asked for in half precision.
     assert sys.modules["softmax_kernel"].seen == [
-        ("forward", torch.float16, (3, 7), torch.float32),
-        ("backward", torch.float32, (3, 7), torch.float16),
-        ("forward", torch.float16, (3, 7), None),
+        ("forward", torch.float16, (3, 7)),
+        ("backward", torch.float16, (3, 7)),
+        ("forward", torch.float16, (3, 7)),
     ]
     wide = scores.detach().float().requires_grad_()
     wanted = wide.masked_fill(~mask, -torch.inf).softmax(-1)
@@ -75,7 +75,8 @@ def test_it_serves_entmax_in_half_precision_with_a_mask_and_is_imported_no_soone
         assert got.dtype == torch.float16
         torch.testing.assert_close(got.float(), wanted, rtol=1e-3, atol=1e-6)
     assert gradient.dtype == torch.float16
-    torch.testing.assert_close(gradient.float(), wanted_gradient, rtol=1e-3, atol=1e-6)
+    # Of rounded probabilities.
+    torch.testing.assert_close(gradient.float(), wanted_gradient, rtol=1e-3, atol=1e-3)
 
     with use_backend("fake"), pytest.raises(RuntimeError, match=r"fake backend.*cannot run: it takes no doubles"):
         anymax.softmax(scores.double())
@@ -90,7 +91,7 @@ def test_one_that_is_preferred_to_all_serves_without_being_named(modules: Path) 
     scores = torch.randn(2, 7)
     halves = anymax.softmax(scores.half(), dim=0)
     (call,) = sys.modules["softmax_kernel"].seen
-    assert call == ("forward", torch.float16, None, None)
+    assert call == ("forward", torch.float16, None)
     torch.testing.assert_close(halves.float(), scores.half().float().softmax(0), rtol=1e-3, atol=1e-6)
     # What it does not take goes to the next.
     torch.testing.assert_close(anymax.softmax(scores.double()), scores.double().softmax(-1))

@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -90,6 +91,30 @@ def test_half_precision_below_one_is_rounded_single_precision() -> None:
         scores = (torch.randn(5, 300) * 3).to(dtype)
         for alpha in (0.0, 0.3, 0.5, 0.999):
             assert anymax.entmax(scores, alpha).equal(anymax.entmax(scores.float(), alpha).to(dtype))
+
+
+def test_gradients_of_half_precision_are_those_of_double_precision_but_for_its_rounding() -> None:
+    for dtype, (num_rows, n), scale in product((torch.float16, torch.bfloat16), ((40, 16), (6, 600)), (0.02, 1.0)):
+        scores, upstream = (torch.randn(num_rows, n) * scale).to(dtype), torch.randn(num_rows, n).to(dtype)
+        for alpha in (0.5, 1.0, 1.33, 1.5, 2.0, 3.0):
+            gradients = []
+            for precision in (dtype, torch.float64):
+                wide = torch.float64 if precision == torch.float64 else torch.float32
+                given = scores.to(precision).requires_grad_()
+                learned = torch.full((), alpha, dtype=wide, requires_grad=True)
+                probs = anymax.entmax(given, alpha)
+                (by_scores,) = torch.autograd.grad(probs, given, upstream.to(precision))
+                probs = anymax.entmax(given, learned)
+                (by_alpha,) = torch.autograd.grad(probs, learned, upstream.to(precision))
+                assert by_scores.dtype == probs.dtype == precision and by_alpha.dtype == wide
+                gradients.append((by_scores.double(), by_alpha.double()))
+            (by_scores, by_alpha), (wanted, wanted_by_alpha) = gradients
+            eps = torch.finfo(dtype).eps
+            # Of its row's largest: what the mean of the row is off by hits every entry.
+            error = (by_scores - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-6)
+            assert error.max() < 3 * eps
+            # Not by what the probabilities are rounded by: the gradient by alpha is computed before.
+            torch.testing.assert_close(by_alpha, wanted_by_alpha, rtol=1e-3, atol=1e-5)
 
 
 def test_derivatives_are_right_below_one_and_through_one() -> None:

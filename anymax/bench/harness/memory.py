@@ -12,7 +12,7 @@ from anymax.bench.harness.timing import Run
 def peak_bytes(run: Run) -> int:
     """The most that is allocated at once during the call, over what was there before.
 
-    Scratch space inside torch's matrix products and our kernels is not seen; the kernels' is one row per thread.
+    Scratch space inside torch's matrix products and our kernels is not seen; the kernels' is a few rows per thread.
     """
     with _quiet_standard_error(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         result = run()

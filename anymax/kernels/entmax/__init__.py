@@ -20,7 +20,7 @@ kernels = Kernels[EntmaxKernel]("entmax")
 
 
 def _pick(scores: Tensor, alpha_A: Tensor) -> EntmaxKernel:
-    num_alphas = alpha_A.shape[0]
+    num_alphas = alpha_A.numel()
     if alpha_A.dtype != computed_in(scores.dtype) or not (num_alphas == 1 or num_alphas == _num_rows(scores)):
         raise ValueError(
             f"alpha must be {computed_in(scores.dtype)} with 1 or {_num_rows(scores)} entries, one per row, "
@@ -33,49 +33,43 @@ def _num_rows(scores: Tensor) -> int:
     return math.prod(scores.shape[:-1])
 
 
-def entmax_of_plain(
-    scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
+def entmax_of_plain(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """The operator `entmax` without the dispatcher, for tensors that `is_plain` of."""
-    return _pick(scores, alpha_A).forward(scores.contiguous(), alpha_A.contiguous(), mask, dtype)
+    return _pick(scores, alpha_A).forward(scores.contiguous(), alpha_A.contiguous(), mask)
 
 
 def _conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     return _pick(scores, alpha_A).conjugate(scores.contiguous(), alpha_A.contiguous())
 
 
-def backward_of_plain(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
+def backward_of_plain(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """The operator `entmax_backward` without the dispatcher."""
     arguments = (grad.contiguous(), probs.contiguous(), alpha_A.contiguous())
-    return _pick(probs, alpha_A).backward(*arguments, mask, dtype)
+    return _pick(probs, alpha_A).backward(*arguments, mask)
 
 
 def backward_both_of_plain(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The operator `entmax_backward_both` without the dispatcher."""
     arguments = (grad.contiguous(), probs.contiguous(), alpha_A.contiguous())
-    return _pick(probs, alpha_A).backward_both(*arguments, mask, dtype)
+    return _pick(probs, alpha_A).backward_both(*arguments, mask)
 
 
-def differentiable_backward(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype
-) -> Tensor:
+def differentiable_backward(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None) -> Tensor:
     """A gradient by the scores that can be differentiated again, which only that of plain torch can."""
     from anymax.kernels.entmax import reference
 
-    return reference.backward(grad, probs, alpha_A, mask, dtype)
+    return reference.backward(grad, probs, alpha_A, mask)
 
 
 def differentiable_backward_both(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None, dtype: torch.dtype
+    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The same, and the gradient by alpha."""
     from anymax.kernels.entmax import reference
 
-    return reference.backward_both(grad, probs, alpha_A, mask, dtype)
+    return reference.backward_both(grad, probs, alpha_A, mask)
 
 
 def support_(scores_RN: Tensor, alpha_A: Tensor, *, capacity: int, wants_by_alpha: bool) -> Support:
@@ -112,8 +106,8 @@ def add_products(
     )
 
 
-def _like(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty_like(scores, dtype=dtype, memory_format=torch.contiguous_format)
+def _like(scores: Tensor) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
 def _per_row(scores: Tensor, dtype: torch.dtype) -> Tensor:
@@ -150,9 +144,9 @@ def _batched(num_scores: int) -> Callable[[Any], Callable[..., Any]]:
 
 
 entmax = operator(
-    "entmax(Tensor scores, Tensor alpha, Tensor? mask=None, ScalarType? dtype=None) -> Tensor",
+    "entmax(Tensor scores, Tensor alpha, Tensor? mask=None) -> Tensor",
     entmax_of_plain,
-    fake=lambda scores, alpha, mask=None, dtype=None: _like(scores, dtype),
+    fake=lambda scores, alpha, mask=None: _like(scores),
     batched=_batched(1),
 )
 entmax_conjugate = operator(
@@ -162,15 +156,14 @@ entmax_conjugate = operator(
     batched=_batched(1),
 )
 entmax_backward = operator(
-    "entmax_backward(Tensor grad, Tensor probs, Tensor alpha, Tensor? mask=None, ScalarType? dtype=None) -> Tensor",
+    "entmax_backward(Tensor grad, Tensor probs, Tensor alpha, Tensor? mask=None) -> Tensor",
     backward_of_plain,
-    fake=lambda grad, probs, alpha, mask=None, dtype=None: _like(probs, dtype),
+    fake=lambda grad, probs, alpha, mask=None: _like(probs),
     batched=_batched(2),
 )
 entmax_backward_both = operator(
-    "entmax_backward_both(Tensor grad, Tensor probs, Tensor alpha, Tensor? mask=None, ScalarType? dtype=None)"
-    " -> (Tensor, Tensor)",
+    "entmax_backward_both(Tensor grad, Tensor probs, Tensor alpha, Tensor? mask=None) -> (Tensor, Tensor)",
     backward_both_of_plain,
-    fake=lambda grad, probs, alpha, mask=None, dtype=None: (_like(probs, dtype), _per_row(probs, alpha.dtype)),
+    fake=lambda grad, probs, alpha, mask=None: (_like(probs), _per_row(probs, alpha.dtype)),
     batched=_batched(2),
 )

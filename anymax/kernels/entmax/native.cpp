@@ -29,6 +29,7 @@
 #include "entmax/gradient.h"
 #include "entmax/short_rows.h"
 #include "entmax/support.h"
+#include "half.h"
 #include "rows.h"
 
 namespace anymax {
@@ -44,49 +45,69 @@ template <class T> int64_t bad_alpha(const T* alpha, int64_t count, bool wants_c
     return 0;
 }
 
-// `probs` may be the scores themselves.
-template <class T>
-int64_t forward(const T* scores, const T* alpha, int64_t num_alphas, T* probs, T* conjugates, int64_t rows, int64_t n,
-                int threads) {
+// `probs` may be the scores themselves. Rows of half precision are computed in scratch space.
+template <class S>
+int64_t forward(const S* scores, const Wide<S>* alpha, int64_t num_alphas, S* probs, Wide<S>* conjugates, int64_t rows,
+                int64_t n, int threads) {
+    using T = Wide<S>;
     if (const int64_t bad = bad_alpha(alpha, num_alphas, conjugates != nullptr)) return bad;
-    if (n == 0) {
-        if (conjugates) std::fill_n(conjugates, rows, T(0));
-        return 0;
-    }
+    if (rows == 0) return 0;
     prefer_large_pages(probs, rows * n);
-    const auto row_at = [=](int64_t row) {
-        const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
-        return Member<T>{scores + row * n, probs + row * n, conjugates ? conjugates + row : nullptr, row_alpha, T(0)};
-    };
     const bool is_short = n <= kShortRow<T>;
-    const int64_t scratch_size = is_short ? short_rows_scratch<T>(n) : n + 2 * kLanes<T>;
-    const int64_t part = rows_per_part(rows, is_short ? 2 * kLanes<T> : 1);
+    const int64_t part = rows_per_part(rows, is_short ? 2 * kLanes<T> : 1), together = is_short ? part : 1;
+    const int64_t search_size = is_short ? short_rows_scratch<T>(n) : n + 2 * kLanes<T>;
+    const int64_t scratch_size = search_size + (kIsHalf<S> ? together * n : 0);
     const bool done = for_parts_of_rows<T>(rows, n, part, threads, scratch_size, [=](int64_t first, int64_t last, T* scratch) {
-        if (is_short) return short_rows<T>(first, last, n, row_at, scratch);
-        for (int64_t row = first; row < last; ++row) {
-            const Member<T> m = row_at(row);
-            long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);
+        T* const wide = scratch + search_size;
+        for (int64_t from = first; from < last; from += together) {
+            const int64_t to = std::min(last, from + together), at = from * n, count = (to - from) * n;
+            const T* x;
+            T* out;
+            if constexpr (kIsHalf<S>) {
+                widen(scores + at, wide, count);
+                x = out = wide;
+            } else {
+                x = scores + at;
+                out = probs + at;
+            }
+            const auto row_at = [=](int64_t row) {
+                const double row_alpha = double(alpha[num_alphas == 1 ? 0 : row]);
+                return Member<T>{x + (row - from) * n, out + (row - from) * n, conjugates ? conjugates + row : nullptr, row_alpha};
+            };
+            if (is_short) {
+                short_rows<T>(from, to, n, row_at, scratch);
+            } else {
+                const Member<T> m = row_at(from);
+                long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);
+            }
+            if constexpr (kIsHalf<S>) narrow(wide, probs + at, count);
         }
     });
     return done ? 0 : kOutOfMemory;
 }
 
-template <class T>
-int64_t backward(const T* grad, const T* probs, const T* alpha, int64_t num_alphas, T* grad_scores, T* grad_alpha,
+template <class S>
+int64_t backward(const S* grad, const S* probs, const Wide<S>* alpha, int64_t num_alphas, S* grad_scores, Wide<S>* grad_alpha,
                  int64_t rows, int64_t n, int threads) {
-    if (n == 0) {
-        if (grad_alpha) std::fill_n(grad_alpha, rows, T(0));
-        return 0;
-    }
+    using T = Wide<S>;
+    if (rows == 0) return 0;
     prefer_large_pages(grad_scores, rows * n);
-    const int64_t part = rows_per_part(rows, 1);
+    const int64_t wide_size = kIsHalf<S> ? 3 * n : 0, part = rows_per_part(rows, 1);
     const bool done =
-        for_parts_of_rows<T>(rows, n, part, threads, gradient_scratch(n), [=](int64_t first, int64_t last, T* scratch) {
+        for_parts_of_rows<T>(rows, n, part, threads, wide_size + gradient_scratch(n), [=](int64_t first, int64_t last, T* wide) {
+            T* const scratch = wide + wide_size;
             for (int64_t row = first; row < last; ++row) {
                 const int64_t at = row * n;
                 const double a = double(alpha[num_alphas == 1 ? 0 : row]) - 1;
                 T* by_alpha = grad_alpha ? grad_alpha + row : nullptr;
-                backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, scratch);
+                if constexpr (kIsHalf<S>) {
+                    widen(grad + at, wide, n);
+                    widen(probs + at, wide + n, n);
+                    backward_row(wide, wide + n, a, wide + 2 * n, by_alpha, n, scratch);
+                    narrow(wide + 2 * n, grad_scores + at, n);
+                } else {
+                    backward_row(grad + at, probs + at, a, grad_scores + at, by_alpha, n, scratch);
+                }
             }
         });
     return done ? 0 : kOutOfMemory;
@@ -104,19 +125,22 @@ template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
 }  // namespace
 }  // namespace anymax
 
-#define ANYMAX_ENTMAX(T, NAME)                                                                                              \
-    ANYMAX_EXPORT int64_t anymax_entmax_forward_##NAME(const T* scores, const T* alpha, int64_t num_alphas, T* probs,      \
-                                                       T* conjugates, int64_t rows, int64_t n, int threads) {              \
+#define ANYMAX_ENTMAX(S, NAME)                                                                                              \
+    ANYMAX_EXPORT int64_t anymax_entmax_forward_##NAME(const S* scores, const anymax::Wide<S>* alpha, int64_t num_alphas,   \
+                                                       S* probs, anymax::Wide<S>* conjugates, int64_t rows, int64_t n,      \
+                                                       int threads) {                                                       \
         return anymax::forward(scores, alpha, num_alphas, probs, conjugates, rows, n, threads);                             \
     }                                                                                                                       \
-    ANYMAX_EXPORT int64_t anymax_entmax_backward_##NAME(const T* grad, const T* probs, const T* alpha, int64_t num_alphas, \
-                                                        T* grad_scores, T* grad_alpha, int64_t rows, int64_t n,            \
-                                                        int threads) {                                                      \
+    ANYMAX_EXPORT int64_t anymax_entmax_backward_##NAME(const S* grad, const S* probs, const anymax::Wide<S>* alpha,        \
+                                                        int64_t num_alphas, S* grad_scores, anymax::Wide<S>* grad_alpha,    \
+                                                        int64_t rows, int64_t n, int threads) {                             \
         return anymax::backward(grad, probs, alpha, num_alphas, grad_scores, grad_alpha, rows, n, threads);                 \
-    }                                                                                                                       \
-    ANYMAX_EXPORT int64_t anymax_entmax_support_##NAME(T* scores, int64_t stride, const T* alpha, int64_t num_alphas,      \
-                                                       T* tops, T* conjugates, T* by_alpha, int64_t* counts,               \
-                                                       int64_t capacity, int64_t rows, int64_t n, int threads) {           \
+    }
+
+#define ANYMAX_ENTMAX_LISTS(T, NAME)                                                                                        \
+    ANYMAX_EXPORT int64_t anymax_entmax_support_##NAME(T* scores, int64_t stride, const T* alpha, int64_t num_alphas,       \
+                                                       T* tops, T* conjugates, T* by_alpha, int64_t* counts,                \
+                                                       int64_t capacity, int64_t rows, int64_t n, int threads) {            \
         return anymax::support_of<T>(                                                                                       \
             {scores, stride, alpha, num_alphas, tops, conjugates, by_alpha, counts, capacity, rows, n}, threads);           \
     }                                                                                                                       \
@@ -132,3 +156,7 @@ template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
 
 ANYMAX_ENTMAX(float, float32)
 ANYMAX_ENTMAX(double, float64)
+ANYMAX_ENTMAX(anymax::Float16, float16)
+ANYMAX_ENTMAX(anymax::BFloat16, bfloat16)
+ANYMAX_ENTMAX_LISTS(float, float32)
+ANYMAX_ENTMAX_LISTS(double, float64)

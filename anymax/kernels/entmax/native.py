@@ -1,14 +1,15 @@
 """Entmax of rows in C++: native.cpp beside this file, called through ctypes."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from anymax.kernels import library
 from anymax.kernels.entmax.protocol import Support, alpha_error_of_loss
-from anymax.kernels.rows import as_rows, computed_in, from_rows
 
-_FORWARD = library.Function("anymax_entmax_forward", "pplpplli")
-_BACKWARD = library.Function("anymax_entmax_backward", "ppplpplli")
+_FORWARD = library.Function("anymax_entmax_forward", "pplpplli", takes_half=True)
+_BACKWARD = library.Function("anymax_entmax_backward", "ppplpplli", takes_half=True)
 _SUPPORT = library.Function("anymax_entmax_support", "plplppppllli")
 _PRODUCTS = library.Function("anymax_entmax_products", "plppdppppppllli")
 
@@ -19,49 +20,39 @@ _DENSE = -2
 def why_unsupported(scores: Tensor) -> str | None:
     if not scores.is_cpu:
         return f"it runs on the CPU, and the scores are on {scores.device}"
-    if computed_in(scores.dtype) not in library.PRECISIONS:
+    if scores.dtype not in _FORWARD.precisions:
         return f"it takes float16, bfloat16, float32 and float64, and the scores are {scores.dtype}"
     return library.why_missing()
 
 
-def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """Probabilities of each row."""
-    scores_RN = as_rows(scores, mask)
-    is_copy = mask is not None or scores_RN.dtype != scores.dtype
-    # Memory that is written in place is there already, and costs no fresh pages.
-    probs_RN = scores_RN if is_copy else torch.empty_like(scores_RN)
-    _forward(scores_RN, alpha_A, probs_RN, None)
-    return from_rows(probs_RN, scores, dtype)
+    if mask is None:
+        probs = torch.empty_like(scores)
+    else:
+        # Memory that is written in place is there already, and costs no fresh pages.
+        scores = probs = torch.where(mask, scores, -torch.inf).contiguous()
+    _forward(scores, alpha_A, probs, None)
+    return probs
 
 
 def conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum."""
-    scores_RN = as_rows(scores)
-    probs_RN = torch.empty_like(scores_RN)
-    conjugate_R = scores_RN.new_empty(scores_RN.shape[0])
-    _forward(scores_RN, alpha_A, probs_RN, conjugate_R)
-    return from_rows(probs_RN, scores), conjugate_R.to(scores.dtype)
+    probs = torch.empty_like(scores)
+    conjugate_R = _per_row(scores, alpha_A)
+    _forward(scores, alpha_A, probs, conjugate_R)
+    return probs, conjugate_R.to(scores.dtype)
 
 
-def backward(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
+def backward(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """Gradient by the scores."""
-    probs_RN = as_rows(probs)
-    grad_scores_RN = torch.empty_like(probs_RN)
-    _backward(as_rows(grad), probs_RN, alpha_A, grad_scores_RN, None)
-    return from_rows(grad_scores_RN, probs, dtype, mask)
+    return _backward(grad, probs, alpha_A, mask, None)
 
 
-def backward_both(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
+def backward_both(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Gradients by the scores and, one number per row, by alpha."""
-    probs_RN = as_rows(probs)
-    grad_scores_RN = torch.empty_like(probs_RN)
-    grad_alpha_R = probs_RN.new_empty(probs_RN.shape[0])
-    _backward(as_rows(grad), probs_RN, alpha_A, grad_scores_RN, grad_alpha_R)
-    return from_rows(grad_scores_RN, probs, dtype, mask), grad_alpha_R
+    grad_alpha_R = _per_row(probs, alpha_A)
+    return _backward(grad, probs, alpha_A, mask, grad_alpha_R), grad_alpha_R
 
 
 def support_(scores_RN: Tensor, alpha_A: Tensor, capacity: int, wants_by_alpha: bool) -> Support:
@@ -128,16 +119,14 @@ def add_products(
     )
 
 
-def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: Tensor | None) -> None:
-    num_rows, n = scores_RN.shape
-    status = _FORWARD.of(scores_RN.dtype)(
-        scores_RN.data_ptr(),
+def _forward(scores: Tensor, alpha_A: Tensor, probs: Tensor, conjugate_R: Tensor | None) -> None:
+    status = _FORWARD.of(scores.dtype)(
+        scores.data_ptr(),
         alpha_A.data_ptr(),
         alpha_A.numel(),
-        probs_RN.data_ptr(),
+        probs.data_ptr(),
         None if conjugate_R is None else conjugate_R.data_ptr(),
-        num_rows,
-        n,
+        *_size(scores),
         torch.get_num_threads(),
     )
     if status > 0:
@@ -145,22 +134,34 @@ def _forward(scores_RN: Tensor, alpha_A: Tensor, probs_RN: Tensor, conjugate_R: 
     _check_memory(status)
 
 
-def _backward(
-    grad_RN: Tensor, probs_RN: Tensor, alpha_A: Tensor, grad_scores_RN: Tensor, grad_alpha_R: Tensor | None
-) -> None:
-    num_rows, n = probs_RN.shape
-    status = _BACKWARD.of(probs_RN.dtype)(
-        grad_RN.data_ptr(),
-        probs_RN.data_ptr(),
+def _backward(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None, grad_alpha_R: Tensor | None) -> Tensor:
+    if grad.dtype != probs.dtype:
+        grad = grad.to(probs.dtype)
+    grad_scores = torch.empty_like(probs)
+    status = _BACKWARD.of(probs.dtype)(
+        grad.data_ptr(),
+        probs.data_ptr(),
         alpha_A.data_ptr(),
         alpha_A.numel(),
-        grad_scores_RN.data_ptr(),
+        grad_scores.data_ptr(),
         None if grad_alpha_R is None else grad_alpha_R.data_ptr(),
-        num_rows,
-        n,
+        *_size(probs),
         torch.get_num_threads(),
     )
     _check_memory(status)
+    # A row without an answer is NaN everywhere.
+    return grad_scores if mask is None else grad_scores.masked_fill_(~mask, 0)
+
+
+def _size(scores: Tensor) -> tuple[int, int]:
+    """Rows and entries; of rows without entries the number does not matter."""
+    n = scores.shape[-1]
+    return scores.numel() // n if n else 0, n
+
+
+def _per_row(scores: Tensor, alpha_A: Tensor) -> Tensor:
+    """Zeros, which rows without entries keep."""
+    return alpha_A.new_zeros(math.prod(scores.shape[:-1]))
 
 
 def _check_memory(status: int) -> None:

@@ -5,7 +5,6 @@ Shapes: R rows, N entries, D inputs of a layer, and one alpha per row or one for
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -36,36 +35,21 @@ class EntmaxKernel(Protocol):
     def why_unsupported(self, scores: Tensor, /) -> str | None:
         """Why this backend cannot take `scores`, or None if it can; before a backward, asked of the probabilities."""
 
-    def forward(
-        self, scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Probabilities of each row.
+    def forward(self, scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Probabilities of each row, in the dtype of the scores.
 
         Args:
             mask: true where an entry may be chosen; a row with none gets zeros.
-            dtype: of the result, by default that of the scores.
         """
 
     def conjugate(self, scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities, and max over p of <p, z> - Omega(p) where z is the row minus its maximum, of shape (R,)."""
 
-    def backward(
-        self,
-        grad: Tensor,
-        probs: Tensor,
-        alpha_A: Tensor,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor:
-        """Gradient by the scores, in `dtype` or by default that of `probs`; exactly zero where the mask is false."""
+    def backward(self, grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Gradient by the scores, in the dtype of `probs`; exactly zero where the mask is false."""
 
     def backward_both(
-        self,
-        grad: Tensor,
-        probs: Tensor,
-        alpha_A: Tensor,
-        mask: Tensor | None = None,
-        dtype: torch.dtype | None = None,
+        self, grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Gradients by the scores and, one number per row in the dtype of alpha, by alpha."""
 

@@ -25,10 +25,10 @@ def why_unsupported(scores: Tensor) -> str | None:
     return None
 
 
-def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+def forward(scores: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """Probabilities of each row."""
     _check_alpha(alpha_A, smallest=0)
-    return from_rows(_conjugate(as_rows(scores, mask), alpha_A)[0], scores, dtype)
+    return from_rows(_conjugate(as_rows(scores, mask), alpha_A)[0], scores)
 
 
 def conjugate(scores: Tensor, alpha_A: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,18 +83,14 @@ def unlisted(lists_RN: Tensor, counts_R: Tensor) -> Tensor:
     return probs_RN
 
 
-def backward(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> Tensor:
+def backward(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> Tensor:
     """Gradient by the scores: s (g - <s, g> / sum s), with s = p^(2 - alpha) on the support."""
     grad_RN, probs_RN = as_rows(grad), as_rows(probs)
     weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
-    return from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, dtype, mask)
+    return from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, mask)
 
 
-def backward_both(
-    grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
+def backward_both(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Gradients by the scores and, one number per row, by alpha.
 
     At fixed lambda, dp/dalpha = c = p log(p)^2 psi(a log p) with psi(t) = (1 - exp(-t) - t) / t^2; lambda then moves so
@@ -103,7 +99,7 @@ def backward_both(
     grad_RN, probs_RN = as_rows(grad), as_rows(probs)
     weight_RN, centred_RN = _weigh(grad_RN, probs_RN, alpha_A)
     slope_RN = _slope(probs_RN.to(weight_RN.dtype), alpha_A.to(weight_RN.dtype)[:, None] - 1)
-    by_scores = from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, dtype, mask)
+    by_scores = from_rows((weight_RN * centred_RN).to(grad_RN.dtype), probs, mask)
     return by_scores, (slope_RN * centred_RN).sum(1).to(alpha_A.dtype)
 
 

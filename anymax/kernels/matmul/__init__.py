@@ -6,7 +6,6 @@ Shapes: C = A B is M x N, with A M x K and B K x N.
 from torch import Tensor
 
 from anymax.kernels.backend import Kernels
-from anymax.kernels.matmul import reference
 from anymax.kernels.matmul.protocol import MatmulKernel
 
 kernels = Kernels[MatmulKernel]("matmul")
@@ -22,4 +21,6 @@ def matmul_(out_MN: Tensor, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = 
     """
     assert bias_N is None or not adds
     kernel = kernels.choose(out_MN)
-    (kernel if kernel.prefers_matmul(out_MN, a_MK) else reference).matmul_(out_MN, a_MK, b_KN, bias_N, adds)
+    if not kernel.prefers_matmul(out_MN, a_MK):
+        from anymax.kernels.matmul import reference as kernel
+    kernel.matmul_(out_MN, a_MK, b_KN, bias_N, adds)
