@@ -57,7 +57,7 @@ class Settings:
     @property
     def num_steps(self) -> int:
         """How many times `measure` announces something."""
-        return 1 + len(self.stds) + 3
+        return 2 + len(self.stds) + 3
 
 
 def quick(threads: int | None = None) -> Settings:
@@ -97,6 +97,10 @@ def _jobs(settings: Settings) -> Iterator[tuple[str, Callable[[str], Comparison]
     yield (
         f"Full output: {settings.tokens} tokens, dimension {settings.dim}, {settings.words} words",
         lambda job: _full(job, settings),
+    )
+    yield (
+        f"In half precision: {settings.tokens} tokens, dimension {settings.dim}, {settings.words} words",
+        lambda job: _half(job, settings),
     )
     for std in settings.stds:
         yield f"Entmax loss at alpha 1.5, scores of deviation {std:g}", lambda job, std=std: _entmax(job, settings, std)  # type: ignore[misc]
@@ -172,6 +176,29 @@ def _full(job: str, settings: Settings) -> Comparison:
         ),
     ]
     return compare(job, contestants, settings.budget, (sweep,))
+
+
+def _half(job: str, settings: Settings) -> Comparison:
+    contestants = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        hidden, weight, target_T = _layer(settings.tokens, settings.dim, settings.words, 3.0)
+        layer = [tensor.detach().to(dtype).requires_grad_() for tensor in (hidden, weight)]
+
+        def eager(layer: list[Tensor] = layer, target_T: Tensor = target_T) -> Tensor:
+            return F.cross_entropy(F.linear(*layer), target_T)
+
+        def ours(layer: list[Tensor] = layer, target_T: Tensor = target_T) -> Tensor:
+            return linear_cross_entropy(layer[0], layer[1], target_T)
+
+        def sparse(layer: list[Tensor] = layer, target_T: Tensor = target_T) -> Tensor:
+            return linear_entmax_loss(layer[0], layer[1], target_T, 1.5)
+
+        name = str(dtype).removeprefix("torch.")
+        # Torch multiplies float16 on a CPU so slowly that it would take most of the budget.
+        losses = {"F.cross_entropy(F.linear)": eager} if dtype != torch.float16 else {}
+        losses |= {"linear_cross_entropy": ours, "linear_entmax_loss 1.5": sparse}
+        contestants += [contestant(f"{loss}, {name}", run, layer) for loss, run in losses.items()]
+    return compare(job, contestants, settings.budget)
 
 
 def _sweep_of_chunks(losses: dict[str, Callable[[], Tensor]], inputs: Sequence[Tensor], settings: Settings) -> Sweep:

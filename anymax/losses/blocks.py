@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from anymax.kernels.matmul import matmul_
+from anymax.kernels.matmul import matmul_, widens_half
 from anymax.kernels.memory import large_empty, spread_rows
 from anymax.mappings.arguments import COMPUTED_IN, computed_in
 
@@ -48,6 +48,7 @@ class Gradients:
     def __init__(self, piece: Piece[Tensor], needed: Piece[bool]) -> None:
         hidden, weight, bias = self.piece = piece
         dtype = computed_in(weight.dtype)
+        self.is_wide = _is_wide(weight)
         self.sums: Piece[Tensor | None] = Piece(
             large_empty(tuple(hidden.shape), hidden) if needed.hidden else None,
             # Zeros, for the product that adds to them is faster than the one that writes.
@@ -63,16 +64,18 @@ class Gradients:
             scores_BN: the gradient, in place of the scores.
             coefficient_B: what its rows are still to be multiplied with; None for 1.
         """
-        grad_BN = scores_BN.to(self.piece.weight.dtype)
+        grad_BN = scores_BN if self.is_wide else scores_BN.to(self.piece.weight.dtype)
         factor_B1 = None if coefficient_B is None else coefficient_B[:, None]
         into_hidden, into_weight, into_bias = self.sums
         if into_weight is not None:
             hidden_BD = self.piece.hidden[rows]
             _add_product(into_weight, grad_BN, hidden_BD if factor_B1 is None else hidden_BD * factor_B1)
         if into_hidden is not None:
-            matmul_(into_hidden[rows], grad_BN, self._multiplier_ND)
+            by_hidden_BD = torch.empty_like(into_hidden[rows], dtype=grad_BN.dtype)
+            matmul_(by_hidden_BD, grad_BN, self._multiplier_ND)
             if factor_B1 is not None:
-                into_hidden[rows].mul_(factor_B1)
+                by_hidden_BD.mul_(factor_B1)
+            into_hidden[rows] = by_hidden_BD
         if into_bias is not None:
             ones_B = torch.ones_like(scores_BN[:, 0]) if coefficient_B is None else coefficient_B
             into_bias.addmv_(scores_BN.T, ones_B.to(scores_BN.dtype))
@@ -107,7 +110,7 @@ def num_classes(pieces: Sequence[Piece[Tensor]]) -> int:
 
 def targets_per_block(memory_budget: int, pieces: Sequence[Piece[Tensor]], group: int) -> int:
     """The number of targets whose scores take that many bytes, at least one."""
-    per_target = _bytes_per_target(pieces, group)
+    per_target = _bytes_per_target(pieces, group, is_wide=_is_wide(pieces[0].weight))
     if memory_budget < per_target:
         raise ValueError(
             f"memory_budget must hold the scores of one target, {per_target} bytes, got {memory_budget}; "
@@ -119,27 +122,33 @@ def targets_per_block(memory_budget: int, pieces: Sequence[Piece[Tensor]], group
 def default_budget(pieces: Sequence[Piece[Tensor]], group: int) -> int:
     """Bytes for a block of scores, `group` rows for each target."""
     weight_bytes = sum(piece.weight.numel() * piece.weight.element_size() for piece in pieces)
-    per_target = _bytes_per_target(pieces, group)
+    # Of all backends: which one will run is not known while compiling.
+    per_target = _bytes_per_target(pieces, group, is_wide=False)
     if pieces[0].weight.shape[1] < NARROW:
         return max(NARROW_BUDGET, min(weight_bytes, LEAST_BUDGET), per_target)
     return max(LEAST_BUDGET, min(weight_bytes, MOST_BUDGET), weight_bytes // PART_OF_WEIGHT, per_target)
 
 
-def _bytes_per_target(pieces: Sequence[Piece[Tensor]], group: int) -> int:
+def _bytes_per_target(pieces: Sequence[Piece[Tensor]], group: int, *, is_wide: bool) -> int:
     held_in = pieces[0].weight.dtype
     dtype = computed_in(held_in)
-    # In half precision the products need the scores, and then their gradient, once more in that precision.
-    return group * num_classes(pieces) * (dtype.itemsize + (0 if dtype == held_in else held_in.itemsize))
+    # Products of half precision need the scores, and then their gradient, once more in that precision.
+    return group * num_classes(pieces) * (dtype.itemsize + (0 if is_wide or dtype == held_in else held_in.itemsize))
 
 
 def _multiply(piece: Piece[Tensor], rows: slice, scores_BN: Tensor) -> None:
     hidden_BD = piece.hidden[rows]
-    if scores_BN.dtype != piece.weight.dtype:
+    if not _is_wide(piece.weight):
         scores_BN.copy_(torch.mm(hidden_BD, piece.weight.T))
         if piece.bias is not None:
             scores_BN.add_(piece.bias)
     else:
         matmul_(scores_BN, hidden_BD, piece.weight.T, piece.bias)
+
+
+def _is_wide(weight: Tensor) -> bool:
+    """Whether products are as precise as the scores: half precision only where nothing has to be copied for it."""
+    return weight.dtype not in COMPUTED_IN or widens_half(weight)
 
 
 def _by_columns(weight_ND: Tensor) -> Tensor:
@@ -156,6 +165,6 @@ def _add_product(into_ND: Tensor, grad_BN: Tensor, hidden_BD: Tensor) -> None:
         product_ND = torch.mm(grad_BN.T, (hidden_BD.float() * scale).to(grad_BN.dtype)).float() / scale
         into_ND.add_(product_ND)
     elif hidden_BD.shape[1] < NARROW:
-        into_ND.add_(torch.mm(hidden_BD.T, grad_BN).T)
+        into_ND.add_(torch.mm(hidden_BD.T.to(grad_BN.dtype), grad_BN).T)
     else:
         matmul_(into_ND, grad_BN.T, hidden_BD, adds=True)

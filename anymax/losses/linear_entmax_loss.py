@@ -90,8 +90,7 @@ class EntmaxLoss(Rule):
         wanted_B = scores_BN.gather(1, target_B[:, None])[:, 0].to(widest(scores_BN))
         if self.smoothing > 0:
             wanted_B = torch.lerp(wanted_B, scores_BN.mean(1, dtype=wanted_B.dtype), self.smoothing)
-        is_narrow = scores_BN.dtype == gradients[0].piece.weight.dtype
-        capacity = num_rows * n // COST_OF_CHOSEN if is_narrow and coefficient is not None else 0
+        capacity = num_rows * n // COST_OF_CHOSEN if gradients[0].is_wide and coefficient is not None else 0
         by_alpha = coefficient is not None and self.wants_alpha
         support = kernel.support_(scores_BN, alpha_A, capacity=capacity, wants_by_alpha=by_alpha)
         lead_B = (support.top_R - wanted_B).to(scores_BN.dtype)
@@ -122,9 +121,9 @@ class EntmaxLoss(Rule):
     ) -> None:
         # Copied once at most, for all blocks.
         self.weight = weight = gradients.piece.weight.contiguous() if self.weight is None else self.weight
-        hidden_BD = gradients.piece.hidden[targets]
+        hidden_BD = gradients.piece.hidden[targets].to(lists_BN.dtype)
         into_hidden, into_weight, into_bias = gradients.sums
-        into_hidden_BD = None if into_hidden is None else into_hidden[targets]
+        into_hidden_BD = None if into_hidden is None else torch.empty_like(hidden_BD)
         kernel.add_products(
             lists_BN,
             counts_B,
@@ -137,16 +136,17 @@ class EntmaxLoss(Rule):
             into_weight_ND=into_weight,
             into_bias_N=into_bias,
         )
-        if self.smoothing == 0:
-            return
-        # The part of the target that is spread over all classes makes the same row of all.
-        even_B1 = coefficient_B[:, None] * self.smoothing
-        if into_hidden_BD is not None:
-            into_hidden_BD.sub_(even_B1 * weight.mean(0))
-        if into_weight is not None:
-            into_weight.sub_((even_B1 * hidden_BD).sum(0) / weight.shape[0])
-        if into_bias is not None:
-            into_bias.sub_(even_B1.sum() / weight.shape[0])
+        if self.smoothing > 0:
+            # The part of the target that is spread over all classes makes the same row of all.
+            even_B1 = coefficient_B[:, None] * self.smoothing
+            if into_hidden_BD is not None:
+                into_hidden_BD.sub_(even_B1 * weight.mean(0, dtype=lists_BN.dtype))
+            if into_weight is not None:
+                into_weight.sub_((even_B1 * hidden_BD).sum(0) / weight.shape[0])
+            if into_bias is not None:
+                into_bias.sub_(even_B1.sum() / weight.shape[0])
+        if into_hidden is not None and into_hidden_BD is not None:
+            into_hidden[targets] = into_hidden_BD
 
     def gradients(self) -> list[Tensor]:
         return [self.grad_T.sum(0, keepdim=True) if self.is_shared else self.selection.put_back_(self.grad_T)]

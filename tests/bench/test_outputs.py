@@ -1,6 +1,7 @@
 """The benches of output layers at tiny shapes: who is compared with whom, and how it is shown. Never how fast."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_every_layer_meets_what_torch_offers(measured: Report):
     assert first_of["Adaptive output"][0] == "nn.AdaptiveLogSoftmaxWithLoss"
     assert first_of["Mixture of 2 softmaxes"][2] == "linear_mixture_loss"
     assert first_of["Input layers"][0] == "nn.Embedding"
+    assert "linear_entmax_loss 1.5, bfloat16" in first_of["In half precision"]
     assert sum(one.job.startswith("Entmax loss") for one in measured.comparisons) == len(SETTINGS.stds)
     assert len(measured.comparisons) == SETTINGS.num_steps
     for one in measured.comparisons:
@@ -96,6 +98,8 @@ def test_contestants_of_one_job_have_the_same_gradient():
     for name in ("F.linear_cross_entropy, chunked", "linear_cross_entropy", "linear_cross_entropy of PLIF"):
         # PLIF starts as the identity.
         assert sizes[name] == pytest.approx(sizes["F.cross_entropy(F.linear)"], rel=1e-4)
+    for loss, dtype in product(("linear_cross_entropy", "linear_entmax_loss 1.5"), ("bfloat16", "float16")):
+        assert sizes[f"{loss}, {dtype}"] == pytest.approx(sizes[f"{loss}, float32"], rel=2e-2)
     for name in ("eager, target picked first", "linear_mixture_loss", "linear_mixture_loss of PLIF"):
         assert sizes[name] == pytest.approx(sizes["eager, probabilities mixed"], rel=1e-4)
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 import anymax
+from anymax.kernels import matmul
 from anymax.losses.linear_cross_entropy import linear_cross_entropy
 from anymax.losses.linear_entmax_loss import linear_entmax_loss
 from anymax.losses.linear_mixture_loss import linear_mixture_loss
@@ -46,8 +47,9 @@ class Member:
 
     def budget(self, num_targets: int, dtype: torch.dtype) -> int:
         """What the scores of so many targets take."""
-        extra = 4 if dtype.itemsize == 2 else 0
-        return num_targets * self.rows_per_target * V * (dtype.itemsize + extra)
+        # Where half precision is not widened as it is read, it takes the scores in both.
+        both = 2 if dtype.itemsize == 2 and not matmul.widens_half(torch.empty(0)) else 0
+        return num_targets * self.rows_per_target * V * (max(4, dtype.itemsize) + both)
 
 
 def plif(tensors: Tensors) -> nn.Module:

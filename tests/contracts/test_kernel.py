@@ -85,11 +85,11 @@ def lists_of_entmax(dtype: torch.dtype) -> Iterator[Call]:
             return rows, *(part for part in support if part is not None)
 
         yield Call(scores, in_place, 1e-6, 3e-6)
-    for n, dim in ((40, 1), (701, 6)):
+    for (n, dim), stored in product(((40, 1), (701, 6)), [dtype, *(HALF if dtype == torch.float32 else ())]):
         counts = torch.tensor([0, 1, n // 2, 5])
         rows = lists(counts, n, dtype)
         target, coefficient = torch.randint(n, (4,)), drawn((4,), dtype)
-        weight, hidden = drawn((n, dim), dtype), drawn((4, dim), dtype)
+        weight, hidden = drawn((n, dim), stored), drawn((4, dim), dtype)
         before = (drawn((4, dim), dtype), drawn((n, dim), dtype), drawn((n,), dtype))
         given = (rows, counts, target, coefficient, weight, hidden)
         for wanted in product((True, False), repeat=3):
@@ -169,11 +169,15 @@ def cross_entropy_calls() -> Iterator[Call]:
 def matmul_calls() -> Iterator[Call]:
     """By rows and by columns; of no, of fewer and of more rows, columns and sums than a tile or a part has."""
     shapes = [(1, 1, 1), (0, 5, 3), (5, 0, 3), (5, 3, 0), (3, 5, 7), (15, 17, 33), (14, 600, 32), (100, 70, 300)]
-    for dtype, (m, k, n), by_columns in product(FULL, [*shapes, (530, 90, 40)], product((False, True), repeat=2)):
-        a = drawn((k, m), dtype).T if by_columns[0] else drawn((m, k), dtype)
-        b = drawn((n, k), dtype).T if by_columns[1] else drawn((k, n), dtype)
+    halves = [(torch.float32, torch.bfloat16, torch.float16), (torch.float32, torch.float32, torch.bfloat16)]
+    for dtypes, (m, k, n), by_columns in product(
+        [*((dtype,) * 3 for dtype in FULL), *halves], [*shapes, (530, 90, 40)], product((False, True), repeat=2)
+    ):
+        dtype, of_a, of_b = dtypes
+        a = drawn((k, m), of_a).T if by_columns[0] else drawn((m, k), of_a)
+        b = drawn((n, k), of_b).T if by_columns[1] else drawn((k, n), of_b)
         before = drawn((m, n + 3), dtype)
-        for bias, adds in ((None, False), (drawn((n,), dtype), False), (None, True)):
+        for bias, adds in ((None, False), (drawn((n,), of_b), False), (None, True)):
 
             def into(kernel: Any, before: Tensor = before, given: Any = (a, b, bias, adds)) -> Any:
                 wider = before.clone()

@@ -143,14 +143,18 @@ template <class T> int64_t support_of(const SupportJob<T>& job, int threads) {
                                                        int64_t capacity, int64_t rows, int64_t n, int threads) {            \
         return anymax::support_of<T>(                                                                                       \
             {scores, stride, alpha, num_alphas, tops, conjugates, by_alpha, counts, capacity, rows, n}, threads);           \
-    }                                                                                                                       \
+    }
+
+// Named for what the weight is stored as.
+#define ANYMAX_ENTMAX_PRODUCTS(S, NAME)                                                                                     \
     ANYMAX_EXPORT int64_t anymax_entmax_products_##NAME(                                                                    \
-        const T* block, int64_t stride, const int64_t* counts, const int64_t* target, double peak, const T* coefficient,    \
-        const T* weight, const T* hidden, T* grad_hidden, T* grad_weight, T* grad_bias, int64_t rows, int64_t n,            \
-        int64_t dim, int threads) {                                                                                         \
-        anymax::multiply_lists<T>({block, stride, counts, target, T(peak), coefficient, weight, hidden, grad_hidden,        \
-                                   grad_weight, grad_bias, rows, n, dim},                                                   \
-                                  threads);                                                                                 \
+        const anymax::Wide<S>* block, int64_t stride, const int64_t* counts, const int64_t* target, double peak,            \
+        const anymax::Wide<S>* coefficient, const S* weight, const anymax::Wide<S>* hidden, anymax::Wide<S>* grad_hidden,   \
+        anymax::Wide<S>* grad_weight, anymax::Wide<S>* grad_bias, int64_t rows, int64_t n, int64_t dim, int threads) {      \
+        using T = anymax::Wide<S>;                                                                                          \
+        anymax::multiply_lists<S, T>({block, stride, counts, target, T(peak), coefficient, weight, hidden, grad_hidden,     \
+                                      grad_weight, grad_bias, rows, n, dim},                                                \
+                                     threads);                                                                              \
         return 0;                                                                                                           \
     }
 
@@ -160,3 +164,7 @@ ANYMAX_ENTMAX(anymax::Float16, float16)
 ANYMAX_ENTMAX(anymax::BFloat16, bfloat16)
 ANYMAX_ENTMAX_LISTS(float, float32)
 ANYMAX_ENTMAX_LISTS(double, float64)
+ANYMAX_ENTMAX_PRODUCTS(float, float32)
+ANYMAX_ENTMAX_PRODUCTS(double, float64)
+ANYMAX_ENTMAX_PRODUCTS(anymax::Float16, float16)
+ANYMAX_ENTMAX_PRODUCTS(anymax::BFloat16, bfloat16)

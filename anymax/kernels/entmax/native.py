@@ -7,11 +7,12 @@ from torch import Tensor
 
 from anymax.kernels import library
 from anymax.kernels.entmax.protocol import Support, alpha_error_of_loss
+from anymax.kernels.rows import computed_in
 
 _FORWARD = library.Function("anymax_entmax_forward", "pplpplli", takes_half=True)
 _BACKWARD = library.Function("anymax_entmax_backward", "ppplpplli", takes_half=True)
 _SUPPORT = library.Function("anymax_entmax_support", "plplppppllli")
-_PRODUCTS = library.Function("anymax_entmax_products", "plppdppppppllli")
+_PRODUCTS = library.Function("anymax_entmax_products", "plppdppppppllli", takes_half=True)
 
 # What the library answers where the rows are too full to be listed.
 _DENSE = -2
@@ -99,10 +100,11 @@ def add_products(
     """Multiply the gradient G of listed rows with a layer: c G W is written, G' c H and G' c are added."""
     num_rows, n = lists_RN.shape
     results = (into_hidden_RD, into_weight_ND, into_bias_N)
-    for tensor in (coefficient_R, weight_ND, hidden_RD, *results):
+    for tensor in (coefficient_R, hidden_RD, *results):
         assert tensor is None or (tensor.is_contiguous() and tensor.dtype == lists_RN.dtype)
+    assert weight_ND.is_contiguous() and computed_in(weight_ND.dtype) == lists_RN.dtype
     assert target_R.is_contiguous() and target_R.dtype == torch.int64
-    _PRODUCTS.of(lists_RN.dtype)(
+    _PRODUCTS.of(weight_ND.dtype)(
         lists_RN.data_ptr(),
         lists_RN.stride(0),
         counts_R.data_ptr(),

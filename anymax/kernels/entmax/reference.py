@@ -65,7 +65,7 @@ def add_products(
     grad_RN.scatter_add_(1, target_R[:, None], grad_RN.new_full((len(target_R), 1), -peak))
     grad_RN.mul_(coefficient_R[:, None])
     if into_hidden_RD is not None:
-        into_hidden_RD.copy_(grad_RN @ weight_ND)
+        into_hidden_RD.copy_(grad_RN @ weight_ND.to(grad_RN.dtype))
     if into_weight_ND is not None:
         into_weight_ND.add_(grad_RN.T @ hidden_RD)
     if into_bias_N is not None:

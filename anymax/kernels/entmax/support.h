@@ -8,6 +8,7 @@
 
 #include "entmax/gradient.h"
 #include "entmax/long_rows.h"
+#include "half.h"
 
 namespace anymax {
 
@@ -173,19 +174,29 @@ template <class T> bool support(const SupportJob<T>& job, int threads, bool& eno
     return is_listed;
 }
 
-template <class T> ANYMAX_INLINE void add_scaled(T* into, const T* from, T factor, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) into[i] += factor * from[i];
+template <class S, class T> ANYMAX_INLINE void add_scaled(T* into, const S* from, T factor, int64_t n) {
+    if constexpr (kIsHalf<S>) {
+        constexpr int64_t kChunk = 64;
+        T wide[kChunk];
+        for (int64_t i = 0; i < n; i += kChunk) {
+            const int64_t count = std::min(kChunk, n - i);
+            widen(from + i, wide, count);
+            add_scaled(into + i, wide, factor, count);
+        }
+    } else {
+        for (int64_t i = 0; i < n; ++i) into[i] += factor * from[i];
+    }
 }
 
-// The gradient of a row's loss by its scores: the listed probabilities, less `peak` at the target.
-template <class T> struct ListedProducts {
+// The gradient of a row's loss by its scores: the listed probabilities, less `peak` at the target. The weight is stored as S.
+template <class S, class T> struct ListedProducts {
     const T* block;
     int64_t stride;
     const int64_t* counts;
     const int64_t* target;
     T peak;
     const T* coefficient;
-    const T* weight;
+    const S* weight;
     const T* hidden;
     // Any of these may be null. The first is written, the others are added to.
     T* grad_hidden;
@@ -210,7 +221,7 @@ template <class T> struct ListedProducts {
 
 // With G the listed gradient, c its coefficients: grad_hidden = c G W,  grad_weight += G' c H,  grad_bias += G' c. A row of
 // the weight belongs to one thread, and takes its terms in the order of the rows: the same sum for any number of threads.
-template <class T> void multiply_lists(const ListedProducts<T>& job, int threads) {
+template <class S, class T> void multiply_lists(const ListedProducts<S, T>& job, int threads) {
     const int64_t dim = job.dim;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {

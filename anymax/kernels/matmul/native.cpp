@@ -5,8 +5,11 @@
 // innermost loop reads straight on. A panel of B stays in the first cache while the panels of A pass by. Of the two, the
 // smaller is packed once for all threads, a part of K at a time; the other by the thread that needs it.
 //
+// Half precision is widened where it is packed.
+//
 // Each entry is summed in the order of k in parts of at most kDepth, whatever the number of threads.
 
+#include "half.h"
 #include "rows.h"
 #include "vector.h"
 
@@ -23,34 +26,48 @@ constexpr int64_t kDepth = 256;
 constexpr int64_t kShared = 1 << 21;
 constexpr int64_t kTile = 256;
 
+// What an operand is stored in.
+enum Stored { kAsComputed, kFloat16, kBFloat16 };
+
 // A as rows, or B as columns, of `count` vectors along k.
-template <class T> struct Operand {
-    const T* data;
+struct Operand {
+    const void* data;
+    int stored;
     int64_t count;
     // From one vector to the next, and from one k to the next; one of them is 1.
     int64_t step, step_k;
 };
 
-// Panel `panel` of an operand for k from `from` to `to`, with zeros beyond the last vector.
-template <int kWidth, class T> void pack_panel(const Operand<T>& operand, int64_t panel, int64_t from, int64_t to, T* packed) {
-    const int64_t first = panel * kWidth, width = std::min<int64_t>(kWidth, operand.count - first);
-    const T* data = operand.data + first * operand.step;
+template <class S> ANYMAX_INLINE Vec<Wide<S>> load_wide_up_to(const S* from, int64_t count) {
+    using T = Wide<S>;
+    if constexpr (!kIsHalf<S>) return load_up_to(from, count, T(0));
+    else {
+        T lanes[kLanes<T>] = {};
+        if (count >= kLanes<T>) widen(from, lanes, kLanes<T>);
+        else widen(from, lanes, count);
+        return load(lanes);
+    }
+}
+
+template <int kWidth, class S> void pack_stored(const Operand& operand, int64_t first, int64_t from, int64_t to, Wide<S>* packed) {
+    using T = Wide<S>;
+    const int64_t width = std::min<int64_t>(kWidth, operand.count - first);
+    const S* data = static_cast<const S*>(operand.data) + first * operand.step;
+    constexpr int kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
     if (operand.step == 1) {
-        for (int64_t k = from; k < to; ++k, packed += kWidth) {
-            const T* entries = data + k * operand.step_k;
-            if (width == kWidth) std::memcpy(packed, entries, kWidth * sizeof(T));
-            else
-                for (int i = 0; i < kWidth; ++i) packed[i] = i < width ? entries[i] : T(0);
-        }
+        for (int64_t k = from; k < to; ++k, packed += kWidth)
+            for (int group = 0; group < kGroups; ++group) {
+                const int64_t at = group * kLanes<T>;
+                const Vec<T> v = load_wide_up_to(data + k * operand.step_k + at, std::max<int64_t>(0, width - at));
+                store_up_to(packed + at, v, kWidth - at);
+            }
         return;
     }
-    constexpr int kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
     for (int64_t k = from; k < to; k += kLanes<T>) {
         const int count = static_cast<int>(std::min<int64_t>(kLanes<T>, to - k));
         Vec<T> square[kGroups][kLanes<T>];
         for (int i = 0; i < kGroups * kLanes<T>; ++i)
-            square[i / kLanes<T>][i % kLanes<T>] =
-                i < width ? load_up_to(data + i * operand.step + k, count, T(0)) : Vec<T>{};
+            square[i / kLanes<T>][i % kLanes<T>] = i < width ? load_wide_up_to(data + i * operand.step + k, count) : Vec<T>{};
         for (auto& each : square) transpose<T>(each);
         // In the order of the addresses: what a vector writes too much is written again, but for the last.
         for (int j = 0; j < count; ++j, packed += kWidth)
@@ -59,6 +76,15 @@ template <int kWidth, class T> void pack_panel(const Operand<T>& operand, int64_
                 else store_up_to(packed + group * kLanes<T>, square[group][j], kWidth - group * kLanes<T>);
             }
     }
+}
+
+// Panel `panel` of an operand for k from `from` to `to`, with zeros beyond the last vector.
+template <int kWidth, class T> void pack_panel(const Operand& operand, int64_t panel, int64_t from, int64_t to, T* packed) {
+    if constexpr (sizeof(T) == 4) {
+        if (operand.stored == kFloat16) return pack_stored<kWidth, Float16>(operand, panel * kWidth, from, to, packed);
+        if (operand.stored == kBFloat16) return pack_stored<kWidth, BFloat16>(operand, panel * kWidth, from, to, packed);
+    }
+    pack_stored<kWidth, T>(operand, panel * kWidth, from, to, packed);
 }
 
 template <class T> constexpr int64_t num_panels(int64_t count, int64_t width) { return (count + width - 1) / width; }
@@ -117,10 +143,10 @@ void multiply_packed(const T* a, int64_t a_panels, const T* b, int64_t b_panels,
 
 // Threads share A and divide the columns of C, or share B and divide the rows. Returns false if memory ran out.
 template <bool kSharesA, class T>
-bool multiply(const Operand<T>& a, const Operand<T>& b, int64_t depth, const Result<T>& c, int threads) {
+bool multiply(const Operand& a, const Operand& b, int64_t depth, const Result<T>& c, int threads) {
     if (c.rows == 0 || c.columns == 0) return true;
     constexpr int kSharedWidth = kSharesA ? kRows : kColumns<T>, kOwnWidth = kSharesA ? kColumns<T> : kRows;
-    const Operand<T>&shared = kSharesA ? a : b, &own = kSharesA ? b : a;
+    const Operand &shared = kSharesA ? a : b, &own = kSharesA ? b : a;
     const int64_t shared_panels = num_panels<T>(shared.count, kSharedWidth), own_panels = num_panels<T>(own.count, kOwnWidth);
     const int64_t parts_of_k = std::max<int64_t>(1, (depth + kDepth - 1) / kDepth);
     const int64_t part = (depth + parts_of_k - 1) / parts_of_k;
@@ -169,10 +195,12 @@ bool multiply(const Operand<T>& a, const Operand<T>& b, int64_t depth, const Res
 
 // A is rows x depth, B is depth x columns; of each, one of the two strides is 1. C has rows `stride` apart.
 #define ANYMAX_MATMUL(T, NAME)                                                                                              \
-    ANYMAX_EXPORT int64_t anymax_matmul_##NAME(const T* a, int64_t a_stride, int64_t a_stride_k, const T* b,                \
-                                               int64_t b_stride_k, int64_t b_stride, T* c, int64_t c_stride, const T* bias, \
-                                               int adds, int64_t rows, int64_t depth, int64_t columns, int threads) {       \
-        const anymax::Operand<T> left = {a, rows, a_stride, a_stride_k}, right = {b, columns, b_stride, b_stride_k};        \
+    ANYMAX_EXPORT int64_t anymax_matmul_##NAME(const void* a, int a_stored, int64_t a_stride, int64_t a_stride_k,           \
+                                               const void* b, int b_stored, int64_t b_stride_k, int64_t b_stride, T* c,     \
+                                               int64_t c_stride, const T* bias, int adds, int64_t rows, int64_t depth,      \
+                                               int64_t columns, int threads) {                                              \
+        const anymax::Operand left = {a, a_stored, rows, a_stride, a_stride_k};                                             \
+        const anymax::Operand right = {b, b_stored, columns, b_stride, b_stride_k};                                         \
         const anymax::Result<T> result = {c, c_stride, rows, columns, bias, adds != 0};                                     \
         const bool done = rows <= columns ? anymax::multiply<true, T>(left, right, depth, result, threads)                  \
                                           : anymax::multiply<false, T>(left, right, depth, result, threads);                \

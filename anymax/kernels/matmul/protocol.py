@@ -14,8 +14,11 @@ class MatmulKernel(Protocol):
     def why_unsupported(self, out_MN: Tensor, /) -> str | None:
         """Why this backend cannot write such a result, or None if it can."""
 
-    def prefers_matmul(self, out_MN: Tensor, a_MK: Tensor) -> bool:
-        """Whether `matmul_` takes the dtype, and is faster here than torch's product."""
+    def widens_half(self, out_MN: Tensor) -> bool:
+        """Whether matrices of half precision are multiplied into float32 without float32 copies of them."""
+
+    def prefers_matmul(self, out_MN: Tensor, a_MK: Tensor, b_KN: Tensor) -> bool:
+        """Whether `matmul_` takes the dtypes, and is faster here than torch's product."""
 
     def matmul_(self, out_MN: Tensor, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None, adds: bool) -> None:
         """Write A B, and a bias on every row, or add A B to what is there."""
