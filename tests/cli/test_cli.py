@@ -32,7 +32,7 @@ def tiny_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6)
 
     def settings(scales: tuple[float, ...], threads: int | None, peers: bool) -> cases.Settings:
-        return cases.Settings(((3, 5),), scales, threads, peers, budget=budget, sweep_budget=budget)
+        return cases.Settings(((3, 5),), scales, threads, peers, budget=budget, sweep_budget=budget, plif_shape=(2, 30))
 
     monkeypatch.setattr(cases, "quick", settings)
 
@@ -157,7 +157,8 @@ def test_bench_prints_the_tables_and_writes_what_is_asked(tmp_path: Path, capsys
     options = ["--quick", "--no-peers", "--threads", "1", "--scales", "0.5", "2"]
     assert exit_code("bench", "mappings", *options, "--output", str(page), "--json", str(data)) == 0
     captured = capsys.readouterr()
-    assert captured.err.splitlines() == ["3x5, scores of scale 0.5", "3x5, scores of scale 2", "one call on 8x64"]
+    steps = ["3x5, scores of scale 0.5", "3x5, scores of scale 2", "PLIF on 2x30", "one call on 8x64"]
+    assert captured.err.splitlines() == [*steps, "3x5 in half precision"]
     assert "torch.softmax" in captured.out and "page.md" in captured.out
     command = "anymax bench mappings --quick --scales 0.5 2 --no-peers --threads 1"
     assert f"$ {command}" in page.read_text() and str(tmp_path) not in page.read_text()
@@ -169,4 +170,4 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert exit_code("bench", "mappings", "--quick", "--no-peers") == 0
     bar = capsys.readouterr().err
-    assert "one call on 8x64" in bar and "1/2" in bar
+    assert "one call on 8x64" in bar and "1/4" in bar

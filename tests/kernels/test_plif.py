@@ -94,7 +94,9 @@ def test_no_input_crashes_the_library_and_all_agree_with_the_reference(level: st
     expected_scores, expected_slopes = reference.backward_both(grad, scores, slopes_K, bound)
     assert_equal(by_scores, expected_scores)
     finite = scores.double().nan_to_num(0, 0, 0).abs().sum() + count * bound
-    assert_equal(by_slopes, expected_slopes, scale=float(finite))
+    # Beyond the largest number the order of a sum decides whether it is infinite.
+    if finite < math.inf:
+        assert_equal(by_slopes, expected_slopes, scale=float(finite))
 
 
 @needs_native
