@@ -121,8 +121,7 @@ class CharacterInput(nn.Module):
     def extend(self, words: Sequence[str]) -> None:
         """Take further words, whose ids follow those of the vocabulary, in place of those of an earlier call.
 
-        They are no part of the state: whoever opens a text gives the words that are in it, and the weights serve
-        another text as well.
+        They are no part of the state, so the same weights serve another text: call it with the words of each.
         """
         spellings, lengths = _encode(words, self.max_bytes, self.symbols.device)
         self.register_buffer("further_spellings", spellings, persistent=False)

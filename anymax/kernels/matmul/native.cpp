@@ -20,9 +20,9 @@ namespace {
 constexpr int kRows = kVectorBytes == 64 ? 14 : 6;
 constexpr int kVectors = 2;
 template <class T> constexpr int kColumns = kVectors * kLanes<T>;
-// Of K at a time: a panel of B takes this many bytes for each byte of a row of it.
+// How much of K is packed at a time: so much of a panel of B fits the first cache.
 constexpr int64_t kDepth = 256;
-// Entries that are packed for all threads at once, and the columns or rows that one thread packs for itself.
+// How many entries are packed for all threads at once, and how many columns or rows a thread packs for itself.
 constexpr int64_t kShared = 1 << 21;
 constexpr int64_t kTile = 256;
 
