@@ -294,4 +294,22 @@ template <class V> ANYMAX_INLINE V logarithm_of_one_plus(V t) {
 // How many vectors are summed in T before the sum moves to double, so that long rows lose nothing.
 constexpr int kCarryEvery = 64;
 
+// Sums of terms that are made a vector at a time; the last `carry` brings what is pending into `sums`.
+template <class T, int num> struct CarriedSums {
+    double sums[num] = {};
+    Vec<T> recent[num] = {};
+    int pending = 0;
+    ANYMAX_INLINE void add(const Vec<T> (&terms)[num]) {
+        for (int k = 0; k < num; ++k) recent[k] += terms[k];
+        if (++pending == kCarryEvery) carry();
+    }
+    void carry() {
+        for (int k = 0; k < num; ++k) {
+            sums[k] += double(sum<T>(recent[k]));
+            recent[k] = Vec<T>{};
+        }
+        pending = 0;
+    }
+};
+
 }  // namespace anymax

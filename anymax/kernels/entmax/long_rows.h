@@ -165,24 +165,18 @@ ANYMAX_INLINE void write_row(const T* x, T* out, int64_t n, T top, T threshold, 
 template <class T, class Power>
 double write_probs(const Power& power, double at, const T* x, T* out, int64_t n, T top, bool wants_expected) {
     const T threshold = static_cast<T>(power.threshold(at));
-    double expected = 0;
     if (!wants_expected) {
         write_row(x, out, n, top, threshold, [&](Vec<T> z) { return power.prob(z); });
-        return expected;
+        return 0;
     }
-    Vec<T> recent = {};
-    int pending = 0;
+    CarriedSums<T, 1> expected;
     write_row(x, out, n, top, threshold, [&](Vec<T> z) {
         const Vec<T> p = power.prob(z);
-        recent += p > 0 ? p * z : Vec<T>{};
-        if (++pending == kCarryEvery) {
-            expected += sum<T>(recent);
-            recent = Vec<T>{};
-            pending = 0;
-        }
+        expected.add({p > 0 ? p * z : Vec<T>{}});
         return p;
     });
-    return expected + sum<T>(recent);
+    expected.carry();
+    return expected.sums[0];
 }
 
 template <class T, class Power> T lowest_candidate(const Power& power, T top) {

@@ -52,29 +52,11 @@ template <class T> void unmake_list(T* row, int64_t n, int64_t count, T* scratch
     for (int64_t i = 0; i < count; ++i) row[indices[i]] = probs[i];
 }
 
-// Sums of terms that are made a vector at a time, in T for a while and then in double.
-template <class T, int num> struct Totals {
-    double sums[num] = {};
-    Vec<T> recent[num] = {};
-    int pending = 0;
-    ANYMAX_INLINE void add(const Vec<T> (&terms)[num]) {
-        for (int k = 0; k < num; ++k) recent[k] += terms[k];
-        if (++pending == kCarryEvery) carry();
-    }
-    void carry() {
-        for (int k = 0; k < num; ++k) {
-            sums[k] += double(sum<T>(recent[k]));
-            recent[k] = Vec<T>{};
-        }
-        pending = 0;
-    }
-};
-
 // The derivative of Omega by alpha at fixed p, where alpha is not near 1: with S = sum of p^alpha - p and its derivative
 // S' = sum of p^alpha log(p), it is S' / (alpha a) - S (2 alpha - 1) / (alpha a)^2.
 template <class T> double omega_by_alpha_apart(const T* p, int64_t n, double alpha) {
     const double a = alpha - 1;
-    Totals<T, 2> totals;
+    CarriedSums<T, 2> totals;
     for (int64_t i = 0; i < n; i += kLanes<T>) {
         const Vec<T> v = load_up_to(p + i, n - i, T(0)), log_p = safe_logarithm<T>(v);
         const Mask<T> is_chosen = v > 0;
@@ -89,7 +71,7 @@ template <class T> double omega_by_alpha_apart(const T* p, int64_t n, double alp
 // slope = (exp(t) (t - 1) + 1) / t^2, minus Omega, over alpha; Omega = sum of p log(p) expm1(t) / t, over alpha.
 template <class T> double omega_by_alpha_near(const T* p, int64_t n, double alpha) {
     const double a = alpha - 1;
-    Totals<T, 2> totals;
+    CarriedSums<T, 2> totals;
     // Of the two series, and where they reach: |t| <= 1.
     constexpr int kTerms = sizeof(T) == 4 ? 10 : 18;
     for (int64_t i = 0; i < n; i += kLanes<T>) {
