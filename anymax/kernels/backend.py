@@ -15,7 +15,7 @@ from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.compiler import is_compiling
 
-OPERATORS = ("cross_entropy", "dropout", "entmax", "matmul", "plif")
+OPERATORS = ("attention", "cross_entropy", "dropout", "entmax", "matmul", "plif")
 
 
 class Kernel(Protocol):
@@ -60,7 +60,7 @@ def register_backend(
     serves.
 
     Args:
-        modules: by operator, which is one of "cross_entropy", "dropout", "entmax", "matmul" and "plif".
+        modules: by operator, which is one of "attention", "cross_entropy", "dropout", "entmax", "matmul" and "plif".
         before: the backend that it is preferred to; all by default.
         devices: the types of device it is for, such as "cuda"; for other tensors it is only imported by name.
     """
