@@ -20,8 +20,8 @@ class Choice(NamedTuple):
         mask: None or what broadcasts to (B, H, Q, K) in four dimensions: boolean, true where a query may attend to a
             key, or floating, added to the scores.
         sink_BH: None or a score per head, in the dtype of alpha, of a key whose value is zero.
-        seed: None or an int64 of shape (), from which dropout draws: row (b, h, q) has the seed of dropout's kernel that
-            is (b H + h) Q + q larger, and key k is entry k of its row.
+        seed: None or an int64 of shape (), from which dropout draws: the seed of row (b, h, q) for dropout's kernel is
+            (b H + h) Q + q larger, and key k is entry k of its row.
         scale: what the products of queries and keys are multiplied with.
         dropout: the rate at which probabilities are dropped; 0 without a seed.
         causal_offset: None, or query q attends to keys up to q + causal_offset alone.
