@@ -34,6 +34,10 @@ template <> struct VectorOf<float> {
     typedef float Type __attribute__((vector_size(kVectorBytes)));
     typedef int32_t Mask __attribute__((vector_size(kVectorBytes)));
 };
+template <> struct VectorOf<int32_t> {
+    typedef int32_t Type __attribute__((vector_size(kVectorBytes)));
+    typedef int32_t Mask __attribute__((vector_size(kVectorBytes)));
+};
 template <> struct VectorOf<double> {
     typedef double Type __attribute__((vector_size(kVectorBytes)));
     typedef int64_t Mask __attribute__((vector_size(kVectorBytes)));

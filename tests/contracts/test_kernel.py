@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.kernels import backend, cross_entropy, dropout, entmax, library, matmul, plif, use_backend
+from anymax.kernels import attention, backend, cross_entropy, dropout, entmax, library, matmul, plif, use_backend
+from anymax.kernels.attention.protocol import Choice
 
 # Each with the instruction level it runs at, where it has levels.
 BACKENDS = [("native", level) for level in library.machine_levels()]
@@ -188,6 +189,48 @@ def matmul_calls() -> Iterator[Call]:
             yield Call(before, into, 400 * eps, 400 * eps)
 
 
+def attention_calls() -> Iterator[Call]:
+    """Of one query and of several blocks of them, short rows and long ones, few keys chosen and many."""
+    alphas = [0.0, 0.5, 0.7, 1.0, 1.05, 1.3, 1.5, 1.8, 2.0, 3.0]
+    shapes = [(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 5, 7, 3, 5), (2, 1, 1, 3, 0, 4, 4), (1, 3, 1, 20, 130, 16, 32)]
+    shapes += [(1, 2, 1, 33, 300, 64, 64), (1, 2, 2, 70, 600, 40, 70)]
+    for number, (dtype, shape, scale) in enumerate(product([*FULL, *HALF], shapes, (0.3, 2.0))):
+        batch, heads, groups, num_queries, num_keys, width, value_width = shape
+        # Heads beside each other, as a linear layer leaves them.
+        query = drawn((batch, num_queries, heads, width), dtype).transpose(1, 2)
+        key = drawn((batch, num_keys, groups, width), dtype).transpose(1, 2)
+        value = drawn((batch, groups, num_keys, value_width), dtype)
+        grad = drawn((batch, heads, num_queries, value_width), dtype)
+        alpha = torch.tensor(alphas)[torch.arange(number, number + batch * heads) % len(alphas)]
+        alpha_BH = alpha.view(batch, heads).to(wide(dtype))
+        sink_BH, seed = drawn((batch, heads), wide(dtype)), torch.tensor(2**63 - 1)
+        masks = [None, torch.rand(batch, 1, 1, num_keys) < 0.7, torch.rand(1, heads, num_queries, num_keys) < 0.4]
+        masks += [drawn((num_keys, batch, 1, num_queries), wide(dtype)).permute(1, 2, 3, 0)]
+        for mask, sink, dropout_rate, offset in zip(
+            masks,
+            (None, sink_BH, sink_BH, None),
+            (0.0, 0.0, 0.3, 1.0),
+            (None, None, num_keys - num_queries, 0),
+            strict=True,
+        ):
+            choice = Choice(alpha_BH, mask, sink, seed if dropout_rate else None, scale, dropout_rate, offset)
+            given = (query, key, value, choice)
+
+            def both(kernel: Any, given: Any = given, grad: Tensor = grad) -> tuple[Tensor, ...]:
+                gathered = kernel.forward(*given, keeps_lists=False)
+                return *gathered[:2], *kernel.backward(grad, *given, gathered, wants_alpha=True)
+
+            eps = torch.finfo(dtype).eps
+            rtol, atol = (
+                (4 * eps, eps * num_keys**0.5)
+                if dtype in HALF
+                else (1e-4, 2e-4)
+                if dtype == torch.float32
+                else (1e-9, 1e-9)
+            )
+            yield Call(query, both, rtol, atol)
+
+
 class Operator(NamedTuple):
     """The backends of an operator, the calls that compare them, and its torch operators with arguments of a dtype."""
 
@@ -221,7 +264,17 @@ def dropout_rules(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     return [(dropout.dropout, (layout, seeds, 0.5)) for layout in (entries, entries.T.contiguous().T)]
 
 
+def attention_rules(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
+    query, key, alpha = drawn((1, 2, 3, 4), dtype), drawn((1, 1, 5, 4), dtype), torch.full((1, 2), 1.5)
+    settings = (0.5, 0.0, None)
+    given = (query, key, key, alpha, None, alpha, None)
+    found = attention.attention(*given, *settings, False)
+    backward = (found[0], *given, *found, *settings, True)
+    return [(attention.attention, (*given, *settings, False)), (attention.attention_backward, backward)]
+
+
 OPERATORS = {
+    "attention": Operator(attention.kernels, attention_calls, attention_rules),
     "entmax": Operator(entmax.kernels, entmax_calls, entmax_rules),
     "plif": Operator(plif.kernels, plif_calls, plif_rules),
     "dropout": Operator(dropout.kernels, dropout_calls, dropout_rules),

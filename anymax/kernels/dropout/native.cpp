@@ -3,6 +3,7 @@
 // The hash starts from a sequence that a vector steps through by addition; then come two rounds of shift, xor and multiply on
 // 32 bits. The loops are written for the compiler to vectorise, and cost about as much as the memory they walk through.
 
+#include "dropout/bits.h"
 #include "rows.h"
 #include "vector.h"
 
@@ -11,38 +12,6 @@ namespace {
 
 // What a thread takes at a time; it divides 2^32, so all entries of a block share their keys.
 constexpr int64_t kBlock = 1 << 15;
-constexpr uint32_t kStep = 0x9e3779b9;
-
-struct Keys {
-    uint32_t first, second;
-    // Number `word` of the generator SplitMix64.
-    Keys(int64_t seed, int64_t word) {
-        uint64_t z = uint64_t(seed) + (uint64_t(word) + 1) * 0x9e3779b97f4a7c15;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-        z = (z ^ z >> 27) * 0x94d049bb133111eb;
-        z ^= z >> 31;
-        first = uint32_t(z);
-        second = uint32_t(z >> 32);
-    }
-};
-
-template <class T> struct Rule {
-    uint32_t threshold;
-    T scale;
-};
-
-// Entries number `number` and up.
-template <class T>
-void drop(const T* __restrict x, T* __restrict out, int64_t count, int64_t seed, int64_t number, Rule<T> rule) {
-    const Keys keys(seed, number >> 32);
-    uint32_t start = keys.first + uint32_t(number) * kStep;
-    for (int64_t i = 0; i < count; ++i, start += kStep) {
-        uint32_t bits = ((start ^ start >> 16) * 0x7feb352du) ^ keys.second;
-        bits = (bits ^ bits >> 14) * 0x846ca68bu;
-        const T scaled = x[i] * rule.scale;
-        out[i] = bits >= rule.threshold ? scaled : T(0);
-    }
-}
 
 template <class T>
 int64_t dropout(const T* x, const int64_t* seeds, T* out, int64_t rows, int64_t n, int64_t first, int64_t threshold,

@@ -271,11 +271,12 @@ template <class T> Solution steep_row(const T* x, T* out, int64_t n, T top, doub
 }
 
 // Rows without an answer: nothing to choose from gives zeros; a NaN or +inf leaves nothing to say.
-template <class T> bool settle_without_search(const Row& row, T* out, T* conjugate, int64_t n) {
+template <class T> bool settle_without_search(const Row& row, T* out, T* conjugate, T* shift, int64_t n) {
     if (!row.has_nan && !std::isinf(row.top)) return false;
     const T fill = row.has_nan || row.top > 0 ? std::numeric_limits<T>::quiet_NaN() : T(0);
     std::fill(out, out + n, fill);
     if (conjugate) *conjugate = fill;
+    if (shift) *shift = fill == fill ? kInfinity<T> : fill;
     return true;
 }
 
@@ -283,38 +284,38 @@ template <class T> T conjugate_of(const Solution& solution, double alpha) {
     return static_cast<T>(((alpha - 1) * solution.expected + solution.lambda) / alpha);
 }
 
+// visit(power) with the power of alpha; softmax and alpha above 2 have ways of their own.
+template <class T, class Visit> auto with_power(double a, const Visit& visit) {
+    const Vec<T> exponent = splat(static_cast<T>(a));
+    switch (kind_of(a)) {
+        case Kind::kLinear: return visit(Linear<T>(exponent));
+        case Kind::kSquare: return visit(Square<T>(exponent));
+        case Kind::kLowRoot: return visit(Root<T, true>(exponent));
+        case Kind::kHighRoot: return visit(Root<T, false>(exponent));
+        case Kind::kReciprocal: return visit(Reciprocal<T>(exponent));
+        case Kind::kInverseSquare: return visit(InverseSquare<T>(exponent));
+        case Kind::kHeavy: return visit(Heavy<T>(exponent));
+        default: return visit(NearExponential<T>(exponent));
+    }
+}
+
+// Lambda for scores as they are, not relative to their maximum.
+template <class T> T shift_of(double top, const Solution& solution) {
+    return static_cast<T>(top + solution.lambda);
+}
+
 // `out` may be the row itself. Returns the maximum.
-template <class T> T long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch) {
+template <class T> T long_row(const T* x, double alpha, T* out, T* conjugate, int64_t n, T* scratch, T* shift = nullptr) {
     const Row row = scan(x, n);
     const T top = static_cast<T>(row.top);
-    if (settle_without_search(row, out, conjugate, n)) return top;
+    if (settle_without_search(row, out, conjugate, shift, n)) return top;
     const double a = alpha - 1;
-    const Vec<T> exponent = splat(static_cast<T>(a));
-    const bool wants_expected = conjugate != nullptr;
     Solution solution = {};
-    switch (kind_of(a)) {
-        case Kind::kSoftmax: solution = softmax_row(x, out, n, top); break;
-        case Kind::kLinear: solution = entmax_row(Linear<T>(exponent), x, out, n, top, scratch, wants_expected); break;
-        case Kind::kSquare: solution = entmax_row(Square<T>(exponent), x, out, n, top, scratch, wants_expected); break;
-        case Kind::kLowRoot:
-            solution = entmax_row(Root<T, true>(exponent), x, out, n, top, scratch, wants_expected);
-            break;
-        case Kind::kHighRoot:
-            solution = entmax_row(Root<T, false>(exponent), x, out, n, top, scratch, wants_expected);
-            break;
-        case Kind::kNearExponential:
-            solution = entmax_row(NearExponential<T>(exponent), x, out, n, top, scratch, wants_expected);
-            break;
-        case Kind::kReciprocal:
-            solution = entmax_row(Reciprocal<T>(exponent), x, out, n, top, scratch, wants_expected);
-            break;
-        case Kind::kInverseSquare:
-            solution = entmax_row(InverseSquare<T>(exponent), x, out, n, top, scratch, wants_expected);
-            break;
-        case Kind::kHeavy: solution = entmax_row(Heavy<T>(exponent), x, out, n, top, scratch, wants_expected); break;
-        case Kind::kSteep: solution = steep_row(x, out, n, top, a, scratch); break;
-    }
+    if (kind_of(a) == Kind::kSoftmax) solution = softmax_row(x, out, n, top);
+    else if (kind_of(a) == Kind::kSteep) solution = steep_row(x, out, n, top, a, scratch);
+    else solution = with_power<T>(a, [&](auto power) { return entmax_row(power, x, out, n, top, scratch, conjugate != nullptr); });
     if (conjugate) *conjugate = conjugate_of<T>(solution, alpha);
+    if (shift) *shift = shift_of<T>(row.top, solution);
     return top;
 }
 

@@ -10,11 +10,13 @@ namespace anymax {
 // The longest row that is treated so.
 template <class T> constexpr int64_t kShortRow = 16 * kLanes<T>;
 
+// Beside the probabilities the conjugate is written, and lambda for the scores as they are, unless null.
 template <class T> struct Member {
     const T* x;
     T* out;
     T* conjugate;
     double alpha;
+    T* shift = nullptr;
     T top = 0;
 };
 
@@ -104,7 +106,9 @@ template <class T, class Power> void entmax_together(const Member<T>* rows, int 
         const double at = double(together.at.high[lane]) + double(together.at.low[lane]);
         power.at.set(at);
         const double expected = write_probs(power, at, row.x, row.out, n, row.top, row.conjugate != nullptr);
-        if (row.conjugate) *row.conjugate = conjugate_of<T>({expected, at - double(power.start()[0])}, row.alpha);
+        const Solution solution = {expected, at - double(power.start()[0])};
+        if (row.conjugate) *row.conjugate = conjugate_of<T>(solution, row.alpha);
+        if (row.shift) *row.shift = shift_of<T>(double(row.top), solution);
     }
 }
 
@@ -137,12 +141,12 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
         uint8_t& bin = bins[row - first];
         bin = kNone;
         if (kind == Kind::kSoftmax || kind == Kind::kSteep) {
-            long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch);
+            long_row(m.x, m.alpha, m.out, m.conjugate, n, scratch, m.shift);
             continue;
         }
         // All rows are looked at first, in their order, which is the order memory is fastest in.
         const Row scanned = scan(m.x, n);
-        if (settle_without_search(scanned, m.out, m.conjugate, n)) continue;
+        if (settle_without_search(scanned, m.out, m.conjugate, m.shift, n)) continue;
         tops[row - first] = static_cast<T>(scanned.top);
         bin = static_cast<uint8_t>(int(kind) * kBins + std::min(kBins - 1, int(std::fabs(m.alpha - 1) * kBins)));
         ++starts[bin + 1];
@@ -163,7 +167,7 @@ void short_rows(int64_t first, int64_t last, int64_t n, const RowAt& row_at, T* 
             entmax_together_of(Kind(kind), members, to - from, n, scratch);
         } else {
             for (const Member<T>* m = members; m < members + (to - from); ++m)
-                long_row(m->x, m->alpha, m->out, m->conjugate, n, scratch);
+                long_row(m->x, m->alpha, m->out, m->conjugate, n, scratch, m->shift);
         }
     }
 }
