@@ -17,39 +17,44 @@ template <class Visit> ANYMAX_INLINE void for_vectors(int64_t num_vectors, const
     if (at < num_vectors) visit(at, std::integral_constant<int, kVectors>{});
 }
 
-// out = sum over the list of weight times row.
-template <class T>
-void gather(const T* weights, const int32_t* indices, int64_t count, const T* rows, int64_t stride, T* out) {
-    for_vectors(stride / kLanes<T>, [&](int64_t first, auto num) {
+// In place of the numbers of a list, where all rows take part.
+struct AllNumbers {
+    int64_t operator[](int64_t i) const { return i; }
+};
+
+// out = sum over the list of weight times row. Rows are `stride` apart.
+template <class T, class Numbers>
+void gather(const T* weights, const Numbers& numbers, int64_t count, const T* rows, int64_t stride, int64_t width, T* out) {
+    for_vectors(width / kLanes<T>, [&](int64_t first, auto num) {
         constexpr int kNum = num;
         const T* from = rows + first * kLanes<T>;
         // Two chains of sums: shorter waits.
         Vec<T> even[kNum] = {}, odd[kNum] = {};
         int64_t i = 0;
         for (; i + 2 <= count; i += 2) {
-            const T *one = from + indices[i] * stride, *other = from + indices[i + 1] * stride;
+            const T *one = from + numbers[i] * stride, *other = from + numbers[i + 1] * stride;
             for (int k = 0; k < kNum; ++k) {
                 even[k] += weights[i] * load(one + k * kLanes<T>);
                 odd[k] += weights[i + 1] * load(other + k * kLanes<T>);
             }
         }
         if (i < count)
-            for (int k = 0; k < kNum; ++k) even[k] += weights[i] * load(from + indices[i] * stride + k * kLanes<T>);
+            for (int k = 0; k < kNum; ++k) even[k] += weights[i] * load(from + numbers[i] * stride + k * kLanes<T>);
         for (int k = 0; k < kNum; ++k) store(out + (first + k) * kLanes<T>, even[k] + odd[k]);
     });
 }
 
 // The reverse: adds weight times x to each listed row.
 template <class T>
-void spread(const T* weights, const int32_t* indices, int64_t count, const T* x, T* rows, int64_t stride) {
-    for_vectors(stride / kLanes<T>, [&](int64_t first, auto num) {
+void spread(const T* weights, const int32_t* numbers, int64_t count, const T* x, T* rows, int64_t width) {
+    for_vectors(width / kLanes<T>, [&](int64_t first, auto num) {
         constexpr int kNum = num;
         Vec<T> part[kNum];
         for (int k = 0; k < kNum; ++k) part[k] = load(x + (first + k) * kLanes<T>);
         T* to = rows + first * kLanes<T>;
         for (int64_t i = 0; i < count; ++i)
             for (int k = 0; k < kNum; ++k) {
-                T* at = to + indices[i] * stride + k * kLanes<T>;
+                T* at = to + numbers[i] * width + k * kLanes<T>;
                 store(at, load(at) + weights[i] * part[k]);
             }
     });
@@ -71,10 +76,10 @@ template <class T> ANYMAX_INLINE Vec<T> sum_each(Vec<T>* v) {
 }
 
 // out[i] = <x, listed row i>; `out` has room for whole vectors.
-template <class T>
-void dot_products(const T* x, const T* rows, int64_t stride, const int32_t* indices, int64_t count, T* out) {
+template <class T, class Numbers>
+void dot_products(const T* x, const T* rows, int64_t stride, int64_t width, const Numbers& numbers, int64_t count, T* out) {
     if (count == 0) return;
-    for_vectors(stride / kLanes<T>, [&](int64_t first, auto num) {
+    for_vectors(width / kLanes<T>, [&](int64_t first, auto num) {
         constexpr int kNum = num;
         Vec<T> part[kNum];
         for (int k = 0; k < kNum; ++k) part[k] = load(x + (first + k) * kLanes<T>);
@@ -82,7 +87,7 @@ void dot_products(const T* x, const T* rows, int64_t stride, const int32_t* indi
         for (int64_t i = 0; i < count; i += kLanes<T>) {
             Vec<T> products[kLanes<T>];
             for (int lane = 0; lane < kLanes<T>; ++lane) {
-                const T* row = from + indices[std::min(i + lane, count - 1)] * stride;
+                const T* row = from + numbers[std::min(i + lane, count - 1)] * stride;
                 Vec<T> product = load(row) * part[0];
                 for (int k = 1; k < kNum; ++k) product += load(row + k * kLanes<T>) * part[k];
                 products[reversed_bits<T>(lane)] = product;

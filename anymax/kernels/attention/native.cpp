@@ -1,6 +1,6 @@
 // Attention by entmax, a block of queries at a time: scores in the cache, probabilities, products with values.
 //
-// The keys and values of a head are packed once. For a block of its queries the scores are a product of tiles; each row of
+// The keys and values of a head are packed once, but for a few queries, which read them where they are. For a block of its queries the scores are a product of tiles; each row of
 // them becomes probabilities in place (choice.h), and by what the whole block has chosen, the values are gathered by lists or
 // by a product of tiles again. Nothing of size queries times keys outlives its block.
 //
@@ -27,6 +27,8 @@ namespace {
 // About how many scores a block has: in two such buffers they stay in the second cache. And the most rows.
 constexpr int64_t kBlockEntries = 1 << 16;
 constexpr int64_t kMostRows = kRows == 14 ? 56 : 48;
+// Up to so many queries, as in decoding, packing keys and values would take longer than what is done with them.
+constexpr int64_t kFewQueries = 4;
 
 // (batch, heads, rows, width), the width side by side.
 template <class S> struct Tensor {
@@ -69,6 +71,10 @@ template <class S> struct Job {
         return kRows * std::max<int64_t>(1, std::min<int64_t>(tiles, kMostRows / kRows));
     }
     int64_t num_blocks() const { return (num_queries + rows_per_block() - 1) / rows_per_block(); }
+    // Whether rows of keys and values are read where they are.
+    bool reads_in_place() const {
+        return !kIsHalf<S> && num_queries <= kFewQueries && width % kColumns<T> == 0 && value_width % kColumns<T> == 0;
+    }
     // How many keys query q may look at, as far as causality says.
     int64_t reach(int64_t q) const {
         return is_causal ? std::max<int64_t>(0, std::min(num_keys, q + causal_offset + 1)) : num_keys;
@@ -151,7 +157,7 @@ template <class S> struct Packed {
     const S *keys, *values;
     // Panels of columns; rows.
     T *keys_across, *values_across, *key_rows, *value_rows;
-    bool has_values_across, has_key_rows;
+    bool is_in_place, has_values_across, has_key_rows;
 };
 
 // What a thread works with.
@@ -198,10 +204,12 @@ template <class S> Workspace<S> workspace(const Job<S>& job, Arena<Wide<S>>& are
     return space;
 }
 
-template <class S> void pack_group(const Job<S>& job, int64_t b, int64_t g, Packed<S>& packed) {
+template <class S> void pack_group(const Job<S>& job, int64_t b, int64_t g, bool is_in_place, Packed<S>& packed) {
     packed.keys = job.key.of(b, g);
     packed.values = job.value.of(b, g);
     packed.has_values_across = packed.has_key_rows = false;
+    packed.is_in_place = is_in_place;
+    if (is_in_place) return;
     pack_panels<kColumns<Wide<S>>>(packed.keys, job.num_keys, job.key.row, 1, job.width, packed.keys_across);
     copy_rows(packed.values, job.value.row, job.num_keys, job.value_width, packed.value_rows, job.padded(job.value_width), Wide<S>(1));
 }
@@ -234,10 +242,18 @@ template <class S> int64_t compute_scores(const Job<S>& job, const Place<S>& pla
     const int64_t width = job.padded(job.width), padded_rows = (place.rows + kRows - 1) / kRows * kRows;
     const S* queries = job.query.of(place.b, place.h) + place.first * job.query.row;
     copy_rows(queries, job.query.row, place.rows, job.width, space.queries, width, job.scale);
-    pack_panels<kRows>(space.queries, padded_rows, width, 1, job.width, space.panels);
     const int64_t reach = job.padded(job.reach(place.first + place.rows - 1));
-    multiply_tiles(space.panels, kRows * job.width, kRows, space.packed.keys_across, kColumns<T> * job.width, kColumns<T>, job.width,
-                   block.entries, block.stride, padded_rows, reach, false);
+    if constexpr (!kIsHalf<S>) {
+        if (space.packed.is_in_place)
+            for (int64_t r = 0; r < place.rows; ++r)
+                dot_products(space.queries + r * width, space.packed.keys, job.key.row, width, AllNumbers(),
+                             job.reach(place.first + r), block.row(r));
+    }
+    if (!space.packed.is_in_place) {
+        pack_panels<kRows>(space.queries, padded_rows, width, 1, job.width, space.panels);
+        multiply_tiles(space.panels, kRows * job.width, kRows, space.packed.keys_across, kColumns<T> * job.width, kColumns<T>,
+                       job.width, block.entries, block.stride, padded_rows, reach, false);
+    }
     const int64_t head = place.b * job.heads + place.h;
     block.rows = place.rows;
     block.alpha = double(job.alpha[head]);
@@ -305,11 +321,17 @@ template <class S> void forward_block(const Job<S>& job, const Place<S>& place, 
     set_sinks_aside(job, space, reach, is_listed);
     if (job.seed)
         for (int64_t r = 0; r < block.rows; ++r) drop_row(job, place, block, r, block.row(r), block.row(r), is_listed);
-    if (is_listed)
-        for (int64_t r = 0; r < block.rows; ++r)
-            gather(block.row(r), block.numbers_of(r), block.counts[r], space.packed.value_rows, value_width, space.results + r * value_width);
-    else
-        multiply_entries(block.entries, space, reach, space.packed.value_rows, value_width, space.results);
+    const bool gathers = is_listed || space.packed.is_in_place;
+    for (int64_t r = 0; r < block.rows && gathers; ++r) {
+        T* to = space.results + r * value_width;
+        const T *probs = block.row(r), *rows = space.packed.value_rows;
+        int64_t stride = value_width;
+        if constexpr (!kIsHalf<S>)
+            if (space.packed.is_in_place) rows = space.packed.values, stride = job.value.row;
+        if (is_listed) gather(probs, block.numbers_of(r), block.counts[r], rows, stride, value_width, to);
+        else gather(probs, AllNumbers(), block.lengths[r], rows, stride, value_width, to);
+    }
+    if (!gathers) multiply_entries(block.entries, space, reach, space.packed.value_rows, value_width, space.results);
     for (int64_t r = 0; r < block.rows; ++r)
         narrow_row(space.results + r * value_width, job.out + (place.row(job) + r) * job.value_width, job.value_width);
     std::copy(block.shifts, block.shifts + block.rows, job.shifts + place.row(job));
@@ -352,7 +374,7 @@ void backward_lists(const Job<S>& job, const Place<S>& place, Workspace<S>& spac
         const int32_t* numbers = block.numbers_of(r);
         const T *query = space.queries + r * width, *grad = space.results + r * value_width;
         T *grads = space.grads, *grad_query = space.grad_queries + r * width, *probs = block.row(r);
-        dot_products(grad, space.packed.value_rows, value_width, numbers, count, grads);
+        dot_products(grad, space.packed.value_rows, value_width, value_width, numbers, count, grads);
         const T* gathered_by = probs;
         if (job.seed) {
             drop_row(job, place, block, r, grads, grads, true);
@@ -361,7 +383,7 @@ void backward_lists(const Job<S>& job, const Place<S>& place, Workspace<S>& spac
         }
         spread(gathered_by, numbers, count, grad, space.grad_values, value_width);
         gradient_of_row(space, r, count, grads, wants_alpha, head);
-        gather(space.grad_row, numbers, count, space.packed.key_rows, width, grad_query);
+        gather(space.grad_row, numbers, count, space.packed.key_rows, width, width, grad_query);
         spread(space.grad_row, numbers, count, query, space.grad_keys, width);
     }
 }
@@ -459,7 +481,7 @@ bool for_tasks(const Job<S>& job, int64_t parts, int available, bool is_backward
         Workspace<S> space = workspace(job, arena, is_backward);
         for (int64_t task; (task = next++) < tasks;) {
             const int64_t group = task / parts, b = group / job.groups, g = group % job.groups;
-            pack_group(job, b, g, space.packed);
+            pack_group(job, b, g, !is_backward && job.reads_in_place(), space.packed);
             work(b, g, task % parts, space);
         }
         return true;

@@ -53,7 +53,7 @@ def backward(
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
     grad_BHQF = _rows_side_by_side(grad_BHQF.to(query_BHQE.dtype))
     by_query, by_key, by_value = (like.new_empty(like.shape) for like in (query_BHQE, key_BGKE, value_BGKF))
-    by_alpha, by_sink = choice.alpha_BH.new_zeros(2, *choice.alpha_BH.shape)
+    by_alpha, by_sink = torch.zeros_like(choice.alpha_BH), torch.zeros_like(choice.alpha_BH)
     gradients = Gradients(by_query, by_key, by_value, by_alpha, by_sink)
     status = _BACKWARD.of(query_BHQE.dtype)(
         *job.arguments,
