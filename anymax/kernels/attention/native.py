@@ -12,8 +12,8 @@ from anymax.kernels.dropout.reference import scale, threshold
 from anymax.kernels.entmax.protocol import alpha_error
 from anymax.kernels.rows import computed_in
 
-_FORWARD = library.Function("anymax_attention_forward", "ppppppppp" "dldil" "ppi", takes_half=True)
-_BACKWARD = library.Function("anymax_attention_backward", "ppppppppp" "dldil" "p" "ppppppp" "i", takes_half=True)
+_FORWARD = library.Function("anymax_attention_forward", "pppppppppdldilppi", takes_half=True)
+_BACKWARD = library.Function("anymax_attention_backward", "pppppppppdldilppppppppi", takes_half=True)
 
 
 def why_unsupported(query_BHQE: Tensor) -> str | None:
