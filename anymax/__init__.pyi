@@ -18,6 +18,7 @@ from anymax import structured as structured
 from anymax import training as training
 from anymax import transforms as transforms
 from anymax import vocabulary as vocabulary
+from anymax.attention import entmax_attention as entmax_attention
 from anymax.kernels import use_backend as use_backend
 from anymax.losses import entmax_loss as entmax_loss
 from anymax.losses import fenchel_young_loss as fenchel_young_loss

@@ -4,6 +4,7 @@ from anymax.attention.config import AttentionMappingConfig as AttentionMappingCo
 from anymax.attention.config import EntmaxConfig as EntmaxConfig
 from anymax.attention.config import LearnedEntmaxConfig as LearnedEntmaxConfig
 from anymax.attention.config import SoftmaxConfig as SoftmaxConfig
+from anymax.attention.entmax_attention import entmax_attention as entmax_attention
 from anymax.attention.multi_head import MultiHeadAttention as MultiHeadAttention
 from anymax.attention.multi_head import expand_key_mask as expand_key_mask
 from anymax.attention.positions import rotate as rotate
