@@ -1,5 +1,7 @@
+from anymax.attention.attention import attention as attention
 from anymax.attention.cache import CrossAttentionCache as CrossAttentionCache
 from anymax.attention.cache import KeyValueCache as KeyValueCache
+from anymax.attention.capture import capture as capture
 from anymax.attention.config import AttentionMappingConfig as AttentionMappingConfig
 from anymax.attention.config import EntmaxConfig as EntmaxConfig
 from anymax.attention.config import LearnedEntmaxConfig as LearnedEntmaxConfig

@@ -54,7 +54,7 @@ def prepare(
         raise ValueError("is_causal must be False with attn_mask, got both; make the mask causal by .tril()")
     if scale is not None:
         check_number("scale", scale)
-    query, key, value = (_in_autocast(vectors) for vectors in (query, key, value))
+    query, key, value = (in_autocast(vectors) for vectors in (query, key, value))
     width = query.shape[-1]
     if scale is None:
         scale = 1 / math.sqrt(width) if width else 1.0
@@ -112,6 +112,14 @@ def draw_seed(inputs: Inputs) -> Tensor | None:
     return torch.randint(_NUM_SEEDS, (), dtype=torch.int64, device=inputs.query_BHQE.device)
 
 
+def in_autocast(vectors: Tensor) -> Tensor:
+    """The vectors in the precision that automatic mixed precision gives to matrix products."""
+    device = vectors.device.type
+    if not torch.is_autocast_enabled(device) or vectors.dtype == torch.float64:
+        return vectors
+    return vectors.to(torch.get_autocast_dtype(device))
+
+
 def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
     named = {"query": query, "key": key, "value": value}
     for name, vectors in named.items():
@@ -130,14 +138,6 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"key must have the width of query, {query.shape[-1]}, got shape {tuple(key.shape)}")
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(f"value must have as many positions as key, {key.shape[-2]}, got shape {tuple(value.shape)}")
-
-
-def _in_autocast(vectors: Tensor) -> Tensor:
-    """The vectors in the precision that automatic mixed precision gives to matrix products."""
-    device = vectors.device.type
-    if not torch.is_autocast_enabled(device) or vectors.dtype == torch.float64:
-        return vectors
-    return vectors.to(torch.get_autocast_dtype(device))
 
 
 def _leading_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> torch.Size:
@@ -162,7 +162,7 @@ def _leading_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) 
         if whole is not None:
             return whole
     advice = "make them equal"
-    if not enable_gqa and all(shapes) and shapes[1][-1] and shapes[0][-1] % shapes[1][-1] == 0:
+    if not enable_gqa and all(shapes) and 0 < shapes[1][-1] < shapes[0][-1] and shapes[0][-1] % shapes[1][-1] == 0:
         advice = "pass enable_gqa=True if every head of key and value serves several of query"
     raise ValueError(f"batch and heads of query, key and value must be equal, got shapes {got}; {advice}")
 
@@ -187,7 +187,9 @@ def _in_four_dims(mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor:
             f"attn_mask must be a tensor, got {type(mask).__name__}; make one with torch.tensor(mask, dtype=torch.bool)"
         )
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        advice = "convert it with .to(query.dtype)" if mask.is_floating_point() else "pass attn_mask == 1 if it is that"
+        advice = "pass attn_mask == 1 if it is 1 where a query may attend and 0 elsewhere"
+        if mask.is_floating_point():
+            advice = "convert it with .to(query.dtype)"
         raise TypeError(
             "attn_mask must be boolean, true where a query may attend to a key, or floating point in the dtype of "
             f"query or float32, added to the scores, got {mask.dtype}; {advice}"
@@ -198,14 +200,13 @@ def _in_four_dims(mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor:
             f"attn_mask must broadcast to (batch, heads, queries, keys), here {tuple(shape)}, got {tuple(mask.shape)}; "
             "a mask of keys per example has shape (batch, 1, 1, keys)"
         )
-    if mask.dim() < 4:
-        return mask[(None,) * (4 - mask.dim())]
+    mask = mask[(None,) * (max(4, len(shape)) - mask.dim())]
     if mask.dim() == 4:
         return mask
-    heads_and_positions = mask.shape[-3:]
+    of_heads = mask.shape[-3:]
     if mask.shape[:-3].numel() > 1:
-        mask = mask.expand(*shape[:-3], *heads_and_positions)
-    return mask.reshape(-1, *heads_and_positions)
+        mask = mask.expand(*shape[:-3], *of_heads)
+    return mask.reshape(-1, *of_heads)
 
 
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:

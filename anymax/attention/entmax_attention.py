@@ -5,7 +5,6 @@ there is one, the sink; E numbers per head of queries and keys, F of values.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch._C import _are_functorch_transforms_active
 
 from anymax.attention.arguments import Inputs, draw_seed, per_head, prepare, sink_per_head
-from anymax.attention.unfused import gather, softmax_attention, takes_gradient
+from anymax.attention.unfused import gather, softmax_attention, takes_gradient, without_autocast
 from anymax.kernels import attention as kernel
 from anymax.kernels.backend import is_plain
 from anymax.mappings import entmax
@@ -72,7 +71,7 @@ def entmax_of_inputs(
     if sink_BH is None and not isinstance(alpha, Tensor) and alpha == 1:
         return softmax_attention(inputs)
     alpha_BH = per_head("alpha", alpha, inputs, lead)
-    with _without_autocast(inputs.query_BHQE.device.type):
+    with without_autocast(inputs.query_BHQE.device.type):
         return _fused(inputs, alpha_BH, sink_BH, draw_seed(inputs))
 
 
@@ -148,7 +147,7 @@ def _differentiable_backward(
     """Gradients that can be differentiated again, from scores that are all held at once."""
     query_BHQE, key_BGKE, value_BGKF, alpha_BH, mask, sink_BH, seed = tensors
     inputs = Inputs(query_BHQE, key_BGKE, value_BGKF, mask, *settings)
-    with _without_autocast(query_BHQE.device.type):
+    with without_autocast(query_BHQE.device.type):
         out_BHQF = _unfused(inputs, alpha_BH, sink_BH, seed)
         wanted = [tensor for tensor, is_needed in zip(tensors, needed, strict=False) if is_needed]
         found = iter(torch.autograd.grad(out_BHQF, wanted, grad_BHQF, create_graph=True))
@@ -156,9 +155,7 @@ def _differentiable_backward(
 
 
 def _unfused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:
-    return gather(inputs, lambda scores_BHQN, _: entmax(scores_BHQN, alpha_BH[..., None, None]), sink_BH, seed)
+    def choose(scores_BHQN: Tensor, allowed: Tensor | None) -> Tensor:
+        return entmax(scores_BHQN, alpha_BH[..., None, None], mask=allowed)
 
-
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    # Entering a context costs as much as a small kernel.
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return gather(inputs, choose, sink_BH, seed)

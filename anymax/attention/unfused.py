@@ -4,6 +4,8 @@ Shapes as in `arguments.py`; R rows, one per query of each head of the batch, an
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +17,28 @@ from anymax.regularizers.element_dropout import dropout_of_rows
 
 # Scores, and where they may be chosen, to probabilities along the last dimension.
 Choose = Callable[[Tensor, Tensor | None], Tensor]
+# Sees the probabilities.
+Watch = Callable[[Tensor], None]
 
 
-def gather(inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:
+def gather(
+    inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None = None
+) -> Tensor:
     """The values gathered for each query, in their dtype."""
-    probs_BHQK = probs_of(inputs, choose, sink_BH)
+    with without_autocast(inputs.query_BHQE.device.type):
+        return _gather(inputs, choose, sink_BH, seed, watch)
+
+
+def probs_of(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
+    """What each query multiplies the values with, (B, H, Q, K), computed in float32 for half precision."""
+    with without_autocast(inputs.query_BHQE.device.type):
+        return _probs(inputs, choose, sink_BH)
+
+
+def _gather(inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None) -> Tensor:
+    probs_BHQK = _probs(inputs, choose, sink_BH)
+    if watch is not None:
+        watch(probs_BHQK.detach())
     if seed is not None:
         probs_RK = probs_BHQK.flatten(0, 2)
         seed_R = seed + torch.arange(probs_RK.shape[0], device=seed.device)
@@ -28,8 +47,7 @@ def gather(inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor 
     return (probs_BHQK @ _per_head(value_BGKF, inputs).to(probs_BHQK.dtype)).to(value_BGKF.dtype)
 
 
-def probs_of(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
-    """What each query multiplies the values with, (B, H, Q, K), computed in float32 for half precision."""
+def _probs(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
     query_BHQE, key_BGKE = inputs.query_BHQE, inputs.key_BGKE
     dtype = computed_in(query_BHQE.dtype)
     scores_BHQK = (query_BHQE.to(dtype) * inputs.scale) @ _per_head(key_BGKE, inputs).to(dtype).mT
@@ -38,12 +56,12 @@ def probs_of(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
         scores_BHQK = (scores_BHQK + mask).to(dtype)
     allowed = allowed_in(inputs)
     if sink_BH is None:
-        return choose(_forbid(scores_BHQK, allowed), allowed)
+        return choose(scores_BHQK, allowed)
     sink_BHQ1 = sink_BH[..., None, None].expand(*scores_BHQK.shape[:3], 1)
     scores_BHQN = torch.cat([scores_BHQK, sink_BHQ1.to(dtype)], -1)
     if allowed is not None:
         allowed = torch.cat([allowed.expand_as(scores_BHQK), torch.ones_like(sink_BHQ1, dtype=torch.bool)], -1)
-    return choose(_forbid(scores_BHQN, allowed), allowed)[..., :-1]
+    return choose(scores_BHQN, allowed)[..., :-1]
 
 
 def allowed_in(inputs: Inputs) -> Tensor | None:
@@ -73,7 +91,7 @@ def softmax_attention(inputs: Inputs) -> Tensor:
             if mask is None or mask.dtype == torch.bool:
                 mask = allowed | is_empty
             else:
-                mask = _forbid(mask, allowed).masked_fill(is_empty, 0)
+                mask = mask.masked_fill(~allowed, -torch.inf).masked_fill(is_empty, 0)
     out_BHQF = F.scaled_dot_product_attention(
         query_BHQE,
         key_BGKE,
@@ -87,12 +105,13 @@ def softmax_attention(inputs: Inputs) -> Tensor:
     return out_BHQF if is_empty is None else out_BHQF.masked_fill(is_empty, 0)
 
 
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    # Entering a context costs as much as a small kernel.
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 def takes_gradient(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
-
-
-def _forbid(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    return scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
 
 
 def _per_head(of_groups_BGKE: Tensor, inputs: Inputs) -> Tensor:
