@@ -34,9 +34,12 @@ from anymax.mappings import argmax as argmax
 from anymax.mappings import entmax as entmax
 from anymax.mappings import gumbel_softmax as gumbel_softmax
 from anymax.mappings import normmax as normmax
+from anymax.mappings import rectified as rectified
 from anymax.mappings import regularized_argmax as regularized_argmax
+from anymax.mappings import sigmoid as sigmoid
 from anymax.mappings import sigsoftmax as sigsoftmax
 from anymax.mappings import softmax as softmax
+from anymax.mappings import softpick as softpick
 from anymax.mappings import sparsemax as sparsemax
 from anymax.mappings import subset_marginals as subset_marginals
 from anymax.mappings import topk_sparsemax as topk_sparsemax

@@ -5,6 +5,7 @@ of queries and keys, F of values.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ class Inputs(NamedTuple):
         scale: what the products of queries and keys are multiplied with.
         dropout: the rate at which probabilities are dropped.
         causal_offset: None, or query q attends to keys up to q + causal_offset alone.
+        transform: what scores go through before the mask.
     """
 
     query_BHQE: Tensor
@@ -35,6 +37,7 @@ class Inputs(NamedTuple):
     scale: float
     dropout: float
     causal_offset: int | None
+    transform: Callable[[Tensor], Tensor] | None = None
 
 
 def prepare(

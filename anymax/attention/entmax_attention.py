@@ -76,7 +76,8 @@ def entmax_of_inputs(
 
 
 def _fused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:
-    query_BHQE, key_BGKE, value_BGKF, mask, scale, dropout, causal_offset = inputs
+    query_BHQE, key_BGKE, value_BGKF, mask, scale, dropout, causal_offset, transform = inputs
+    assert transform is None
     is_transformed = _are_functorch_transforms_active()
     # The kernel gives no gradient by the mask, and its rows are those of one batch.
     if is_transformed or takes_gradient(mask):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anymax.attention.arguments import Inputs, in_autocast
 from anymax.attention.attention import Mapping as Mapping
-from anymax.attention.attention import attend, check_mapping
+from anymax.attention.attention import Transform, attend, check_mapping, transformed
 from anymax.attention.attention import probs as probs_of_inputs
 from anymax.attention.cache import CrossAttentionCache, KeyValueCache
 from anymax.attention.capture import Kind, Watch, watch_as
@@ -44,6 +44,8 @@ class MultiHeadAttention(nn.Module):
             by default neither.
         sink: the score of one more key, whose value is zero: a number for all heads, or "learned" for one per head that
             starts from 0. By default there is none.
+        transform: what scores go through before the mapping, as in `attention`:
+            `anymax.transforms.LengthScale((num_heads, 1, 1))` or `anymax.transforms.Softcap(50.0)`.
 
     Vaswani et al. 2017; with entmax: Correia et al. 2019; num_kv_heads: Ainslie et al. 2023; gate: Qiu et al. 2025;
     sink: Xiao et al. 2023.
@@ -65,6 +67,7 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads: int | None = None,
         gate: Gate | None = None,
         sink: float | Literal["learned"] | None = None,
+        transform: Transform | None = None,
     ) -> None:
         super().__init__()
         if num_heads < 1 or model_dim < 1 or model_dim % num_heads:
@@ -87,7 +90,7 @@ class MultiHeadAttention(nn.Module):
             )
         if gate not in (None, "element", "head"):
             raise ValueError(f"gate must be 'element', 'head' or None, got {gate!r}")
-        check_mapping(mapping)
+        check_mapping(mapping, transform, sink)
         kv_dim = model_dim if kv_dim is None else kv_dim
         kv_width = model_dim // num_heads * num_kv_heads
         self.num_heads = num_heads
@@ -95,6 +98,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.rotary = rotary
         self.mapping = mapping
+        self.transform = transform
         self.query = nn.Linear(model_dim, model_dim, bias=bias)
         self.key = nn.Linear(kv_dim, kv_width, bias=bias)
         self.value = nn.Linear(kv_dim, kv_width, bias=bias)
@@ -226,7 +230,7 @@ class MultiHeadAttention(nn.Module):
                 f"is_causal must be False where keys are not the positions of the queries, got {num_queries} queries "
                 f"and {num_keys} keys; say what may be attended to by a mask"
             )
-        return Inputs(
+        inputs = Inputs(
             in_autocast(queries_BHQE),
             in_autocast(keys_BGKE),
             in_autocast(values_BGKE),
@@ -235,6 +239,7 @@ class MultiHeadAttention(nn.Module):
             float(self.dropout) if self.training else 0.0,
             start if is_causal else None,
         )
+        return transformed(inputs, self.transform)
 
     def _make_sink(self, sink: float | Literal["learned"] | None) -> nn.Parameter | float | None:
         if sink == "learned":

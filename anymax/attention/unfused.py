@@ -51,6 +51,8 @@ def _probs(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
     query_BHQE, key_BGKE = inputs.query_BHQE, inputs.key_BGKE
     dtype = computed_in(query_BHQE.dtype)
     scores_BHQK = (query_BHQE.to(dtype) * inputs.scale) @ _per_head(key_BGKE, inputs).to(dtype).mT
+    if inputs.transform is not None:
+        scores_BHQK = inputs.transform(scores_BHQK)
     mask = inputs.mask
     if mask is not None and mask.dtype != torch.bool:
         scores_BHQK = (scores_BHQK + mask).to(dtype)
@@ -77,9 +79,25 @@ def allowed_in(inputs: Inputs) -> Tensor | None:
     return causal_QK[None, None] if mask is None else mask & causal_QK
 
 
+def num_allowed(inputs: Inputs) -> Tensor:
+    """How many keys each query may attend to, in four dimensions."""
+    num_queries, num_keys = inputs.query_BHQE.shape[2], inputs.key_BGKE.shape[2]
+    device = inputs.query_BHQE.device
+    if inputs.mask is not None:
+        allowed = allowed_in(inputs)
+        assert allowed is not None
+        # A mask that is the same for all keys counts for each.
+        return allowed.expand(*allowed.shape[:3], num_keys).sum(-1, keepdim=True)
+    if inputs.causal_offset is None:
+        return torch.full((1, 1, 1, 1), num_keys, device=device)
+    first = inputs.causal_offset + 1
+    return torch.arange(first, first + num_queries, device=device).clamp(max=num_keys)[:, None]
+
+
 def softmax_attention(inputs: Inputs) -> Tensor:
     """The values gathered for each query by torch's own function, and zeros where a query may attend to nothing."""
-    query_BHQE, key_BGKE, value_BGKF, mask, scale, dropout, causal_offset = inputs
+    query_BHQE, key_BGKE, value_BGKF, mask, scale, dropout, causal_offset, transform = inputs
+    assert transform is None
     if mask is None and causal_offset == 0:
         is_causal, mask, is_empty = True, None, None
     else:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import anymax
-from anymax.attention import attention
+from anymax.attention import MultiHeadAttention, attention
 from tests.each import each
 
 Q, K, E, H = 4, 6, 8, 3
@@ -111,7 +111,7 @@ def test_half_precision_and_dropout_of_a_mapping() -> None:
 def test_a_mapping_that_is_none_is_refused() -> None:
     with pytest.raises(TypeError, match=r"mapping must be a Module or a function .* got float; as in anymax.Entmax"):
         attention(*vectors(), 1.5)
-    with pytest.raises(ValueError, match=r"mapping must map the keys, the last dimension, got one with dim=1"):
+    with pytest.raises(ValueError, match=r"mapping must be along the keys, the last dimension, got one with dim=1"):
         attention(*vectors(), anymax.Entmax(1.5, dim=1))
 
 
@@ -125,3 +125,17 @@ def test_a_mapping_compiles_with_the_rest() -> None:
     )
     wanted = attention(q, k, v, mapping, is_causal=True) + attention(q, k, v, anymax.normmax, sink=0.5)
     torch.testing.assert_close(compiled(q, k, v), wanted)
+
+
+def test_weights_that_do_not_depend_on_each_other_gather_but_take_no_sink() -> None:
+    q, k, v = vectors()
+    allowed = torch.rand(2, 1, Q, K) < 0.6
+    for mapping in (anymax.sigmoid, anymax.rectified, anymax.softpick):
+        wanted = mapping(q @ k.mT / math.sqrt(E), mask=allowed) @ v
+        torch.testing.assert_close(attention(q, k, v, mapping, allowed), wanted)
+    for mapping in (anymax.sigmoid, functools.partial(anymax.rectified, power=2)):
+        with pytest.raises(ValueError, match=r"sink must be None for a mapping to weights .* change nothing"):
+            attention(q, k, v, mapping, sink=0.0)
+        with pytest.raises(ValueError, match="sink must be None for a mapping to weights"):
+            MultiHeadAttention(12, 3, mapping=mapping, sink="learned")
+    assert attention(q, k, v, anymax.softpick, sink=0.0).shape == q.shape

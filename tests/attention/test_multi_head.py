@@ -380,7 +380,7 @@ def test_errors_say_what_to_do() -> None:
         MultiHeadAttention(12, 4, sink=math.nan)
     with pytest.raises(TypeError, match=r"mapping must be a Module or a function.* got float"):
         MultiHeadAttention(12, 4, mapping=1.5)
-    with pytest.raises(ValueError, match=r"mapping must map the keys.* dim=1"):
+    with pytest.raises(ValueError, match=r"mapping must be along the keys.* dim=1"):
         MultiHeadAttention(12, 4, mapping=anymax.Entmax(1.5, dim=1))
     with pytest.raises(ValueError, match="dim must be even and at least 4"):
         sinusoids(3, 5)
