@@ -1,6 +1,8 @@
 from anymax.transforms.config import MonotonicNetworkConfig as MonotonicNetworkConfig
 from anymax.transforms.config import PLIFConfig as PLIFConfig
 from anymax.transforms.config import SigConfig as SigConfig
+from anymax.transforms.config import SignedLogConfig as SignedLogConfig
+from anymax.transforms.config import SoftcapConfig as SoftcapConfig
 from anymax.transforms.config import TransformConfig as TransformConfig
 from anymax.transforms.length_scale import LengthScale as LengthScale
 from anymax.transforms.length_scale import length_scale as length_scale

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from anymax.checks import check_counts, check_not_negative, check_positive
 
 if TYPE_CHECKING:
-    from anymax.transforms import PLIF, MonotonicNetwork, Sig
+    from anymax.transforms import PLIF, MonotonicNetwork, Sig, SignedLog, Softcap
 
 
 @dataclass(frozen=True)
@@ -110,4 +110,47 @@ class MonotonicNetworkConfig:
         return replace(self, hidden=min(self.hidden, 10))
 
 
-TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig
+@dataclass(frozen=True)
+class SoftcapConfig:
+    """A fixed bound that scores approach, `anymax.transforms.Softcap`.
+
+    Args:
+        cap: the bound; Gemma 2 has 30 before the softmax of its output.
+    """
+
+    rate: ClassVar[float] = 1.0
+
+    cap: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_positive(cap=self.cap)
+
+    def build(self) -> Softcap:
+        """The Module."""
+        from anymax.transforms import Softcap
+
+        return Softcap(self.cap)
+
+    def toy(self) -> Self:
+        """The same: nothing in it has a size."""
+        return self
+
+
+@dataclass(frozen=True)
+class SignedLogConfig:
+    """A fixed function of which softmax makes stablemax, `anymax.transforms.SignedLog`."""
+
+    rate: ClassVar[float] = 1.0
+
+    def build(self) -> SignedLog:
+        """The Module."""
+        from anymax.transforms import SignedLog
+
+        return SignedLog()
+
+    def toy(self) -> Self:
+        """The same: nothing in it has a size."""
+        return self
+
+
+TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig | SoftcapConfig | SignedLogConfig
