@@ -68,7 +68,8 @@ def entmax_of_inputs(
 ) -> Tensor:
     """The same for arguments that were checked, alpha too if it is a number."""
     sink_BH = sink_per_head(sink, inputs, lead)
-    if sink_BH is None and not isinstance(alpha, Tensor) and alpha == 1:
+    # Where the scale is not above zero, torch's function gives NaN to causal queries.
+    if sink_BH is None and not isinstance(alpha, Tensor) and alpha == 1 and inputs.scale > 0:
         return softmax_attention(inputs)
     alpha_BH = per_head("alpha", alpha, inputs, lead)
     with without_autocast(inputs.query_BHQE.device.type):
@@ -79,8 +80,8 @@ def _fused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tenso
     query_BHQE, key_BGKE, value_BGKF, mask, scale, dropout, causal_offset, transform = inputs
     assert transform is None
     is_transformed = _are_functorch_transforms_active()
-    # The kernel gives no gradient by the mask, and its rows are those of one batch.
-    if is_transformed or takes_gradient(mask):
+    # The kernel gives no gradient by the mask, and its rows are those of one batch that is not empty.
+    if is_transformed or takes_gradient(mask) or alpha_BH.numel() == 0:
         return _unfused(inputs, alpha_BH, sink_BH, seed)
     tensors = (query_BHQE, key_BGKE, value_BGKF, alpha_BH, mask, sink_BH, seed)
     is_direct = is_plain(*tensors)
