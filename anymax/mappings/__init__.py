@@ -13,7 +13,7 @@ from anymax.mappings.softpick import Softpick, softpick
 from anymax.mappings.sparsemax import sparsemax
 from anymax.mappings.subset_marginals import subset_marginals
 from anymax.mappings.topk_sparsemax import topk_sparsemax, topk_sparsemax_is_exact
-from anymax.mappings.total import Total, sums_to, total_of
+from anymax.mappings.total import sums_to, total_of
 
 __all__ = [
     "Entmax",
@@ -22,7 +22,6 @@ __all__ = [
     "Rectified",
     "Sigmoid",
     "Softpick",
-    "Total",
     "annealed_tau",
     "argmax",
     "entmax",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anymax
-from anymax.mappings import Total
+from anymax.mappings.total import Total
 from tests.conftest import ENGINES
 from tests.each import each
 

@@ -4,7 +4,8 @@ import functools
 
 import anymax
 from anymax import mappings
-from anymax.mappings import Total, total_of
+from anymax.mappings import total_of
+from anymax.mappings.total import Total
 
 
 def test_a_function_a_module_and_a_partial_declare_what_they_sum_to() -> None:
