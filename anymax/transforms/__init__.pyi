@@ -1,3 +1,5 @@
+from anymax.transforms.config import AttentionTransformConfig as AttentionTransformConfig
+from anymax.transforms.config import LengthScaleConfig as LengthScaleConfig
 from anymax.transforms.config import MonotonicNetworkConfig as MonotonicNetworkConfig
 from anymax.transforms.config import PLIFConfig as PLIFConfig
 from anymax.transforms.config import SigConfig as SigConfig
