@@ -18,6 +18,7 @@ from anymax import structured as structured
 from anymax import training as training
 from anymax import transforms as transforms
 from anymax import vocabulary as vocabulary
+from anymax.attention import entmax_attention as entmax_attention
 from anymax.kernels import use_backend as use_backend
 from anymax.losses import entmax_loss as entmax_loss
 from anymax.losses import fenchel_young_loss as fenchel_young_loss
@@ -33,9 +34,12 @@ from anymax.mappings import argmax as argmax
 from anymax.mappings import entmax as entmax
 from anymax.mappings import gumbel_softmax as gumbel_softmax
 from anymax.mappings import normmax as normmax
+from anymax.mappings import rectified as rectified
 from anymax.mappings import regularized_argmax as regularized_argmax
+from anymax.mappings import sigmoid as sigmoid
 from anymax.mappings import sigsoftmax as sigsoftmax
 from anymax.mappings import softmax as softmax
+from anymax.mappings import softpick as softpick
 from anymax.mappings import sparsemax as sparsemax
 from anymax.mappings import subset_marginals as subset_marginals
 from anymax.mappings import topk_sparsemax as topk_sparsemax

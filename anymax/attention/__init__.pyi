@@ -1,9 +1,15 @@
+from anymax.attention.attention import attention as attention
 from anymax.attention.cache import CrossAttentionCache as CrossAttentionCache
 from anymax.attention.cache import KeyValueCache as KeyValueCache
+from anymax.attention.capture import capture as capture
 from anymax.attention.config import AttentionMappingConfig as AttentionMappingConfig
 from anymax.attention.config import EntmaxConfig as EntmaxConfig
 from anymax.attention.config import LearnedEntmaxConfig as LearnedEntmaxConfig
+from anymax.attention.config import RectifiedConfig as RectifiedConfig
+from anymax.attention.config import SigmoidConfig as SigmoidConfig
 from anymax.attention.config import SoftmaxConfig as SoftmaxConfig
+from anymax.attention.config import SoftpickConfig as SoftpickConfig
+from anymax.attention.entmax_attention import entmax_attention as entmax_attention
 from anymax.attention.multi_head import MultiHeadAttention as MultiHeadAttention
 from anymax.attention.multi_head import expand_key_mask as expand_key_mask
 from anymax.attention.positions import rotate as rotate

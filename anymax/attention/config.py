@@ -9,8 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anymax.checks import check_positive
+
 if TYPE_CHECKING:
-    from anymax.mappings import Entmax, LearnedEntmax
+    from anymax.mappings import Entmax, LearnedEntmax, Rectified, Sigmoid, Softpick
 
 
 @dataclass(frozen=True)
@@ -69,4 +71,68 @@ class LearnedEntmaxConfig:
         return LearnedEntmax(shape=(num_heads, 1, 1), initial=self.initial, low=self.low, high=self.high)
 
 
-AttentionMappingConfig = SoftmaxConfig | EntmaxConfig | LearnedEntmaxConfig
+@dataclass(frozen=True)
+class SigmoidConfig:
+    """A sigmoid decides by itself how much of each position heads gather.
+
+    Args:
+        bias: what is added to every score; by default -log of the number of positions that may be attended to.
+    """
+
+    bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bias is not None and not math.isfinite(self.bias):
+            raise ValueError(f"bias must be finite, got {self.bias}; None is -log of the number of entries")
+
+    def build(self, num_heads: int) -> Sigmoid:
+        """The mapping of one block."""
+        from anymax.mappings import Sigmoid
+
+        return Sigmoid(self.bias)
+
+
+@dataclass(frozen=True)
+class RectifiedConfig:
+    """Heads gather by how far scores are above zero, raised to a power.
+
+    Args:
+        power: at least 1.
+    """
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.power < math.inf:
+            raise ValueError(f"power must be finite and at least 1, got {self.power}")
+
+    def build(self, num_heads: int) -> Rectified:
+        """The mapping of one block."""
+        from anymax.mappings import Rectified
+
+        return Rectified(self.power)
+
+
+@dataclass(frozen=True)
+class SoftpickConfig:
+    """Softpick decides where heads look, which may be nowhere.
+
+    Args:
+        eps: above 0, what keeps a row of zeros from being divided by zero.
+    """
+
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_positive(eps=self.eps)
+
+    def build(self, num_heads: int) -> Softpick:
+        """The mapping of one block."""
+        from anymax.mappings import Softpick
+
+        return Softpick(eps=self.eps)
+
+
+AttentionMappingConfig = (
+    SoftmaxConfig | EntmaxConfig | LearnedEntmaxConfig | SigmoidConfig | RectifiedConfig | SoftpickConfig
+)

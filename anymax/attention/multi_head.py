@@ -1,22 +1,25 @@
 """Multi-head attention in which any mapping can decide where to look.
 
-Shapes: B batch, Q queries, K keys, D the model's dimension, H heads, E = D / H numbers per head.
+Shapes: B batch, Q queries, K keys, D the model's dimension, H heads, G heads of keys and values, E = D / H numbers per
+head.
 """
 
 import math
-from collections.abc import Callable
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from anymax.attention.arguments import Inputs, in_autocast
+from anymax.attention.attention import Mapping as Mapping
+from anymax.attention.attention import Transform, attend, check_mapping, transformed
+from anymax.attention.attention import probs as probs_of_inputs
 from anymax.attention.cache import CrossAttentionCache, KeyValueCache
+from anymax.attention.capture import Kind, Watch, watch_as
 from anymax.attention.positions import rotate
-from anymax.mappings import Entmax, LearnedEntmax, softmax
-from anymax.mappings.arguments import check_boolean, check_device
+from anymax.mappings.arguments import check_boolean, check_device, check_number
 
-# Called with scores and mask=..., it maps the last dimension: a function of anymax.mappings, or a Module over one.
-Mapping = Callable[..., Tensor]
+Gate = Literal["element", "head"]
 
 
 class MultiHeadAttention(nn.Module):
@@ -29,14 +32,27 @@ class MultiHeadAttention(nn.Module):
         num_heads: number of heads, which divides that width.
         mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys: any of anymax's, as
             `anymax.Entmax(1.5)`, `anymax.LearnedEntmax(shape=(num_heads, 1, 1))` for an alpha per head, or a function
-            such as `anymax.sparsemax`. By default softmax, by torch's fused attention, which never holds all scores.
+            such as `anymax.topk_sparsemax`. By default softmax, by torch's own function. Entmax is fused like it; what
+            else there is holds all scores at once.
         dropout: the rate at which probabilities are dropped.
         bias: whether the four linear layers have one.
         kv_dim: width of the given keys and values; by default model_dim.
         rotary: turn queries and keys by their position; for self-attention.
+        num_kv_heads: number of heads of keys and values, which divides num_heads: each serves num_heads / num_kv_heads
+            consecutive heads of queries. By default one for each.
+        gate: multiply what was gathered with sigmoid(linear(query)), "element" by element or by one number per "head";
+            by default neither.
+        sink: the score of one more key, whose value is zero: a number for all heads, or "learned" for one per head that
+            starts from 0. By default there is none.
+        transform: what scores go through before the mapping, as in `attention`:
+            `anymax.transforms.LengthScale((num_heads, 1, 1))` or `anymax.transforms.Softcap(50.0)`.
 
-    Vaswani et al. 2017; with entmax: Correia et al. 2019.
+    Vaswani et al. 2017; with entmax: Correia et al. 2019; num_kv_heads: Ainslie et al. 2023; gate: Qiu et al. 2025;
+    sink: Xiao et al. 2023.
     """
+
+    # Set by `capture`.
+    watches: tuple[Watch, ...] = ()
 
     def __init__(
         self,
@@ -48,6 +64,10 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         kv_dim: int | None = None,
         rotary: bool = False,
+        num_kv_heads: int | None = None,
+        gate: Gate | None = None,
+        sink: float | Literal["learned"] | None = None,
+        transform: Transform | None = None,
     ) -> None:
         super().__init__()
         if num_heads < 1 or model_dim < 1 or model_dim % num_heads:
@@ -62,16 +82,31 @@ class MultiHeadAttention(nn.Module):
             )
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be between 0 and 1, got {dropout}")
-        _check_mapping(mapping)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads must be at least 1 and divide num_heads, got {num_kv_heads} for {num_heads}; "
+                "each serves an equal number of heads"
+            )
+        if gate not in (None, "element", "head"):
+            raise ValueError(f"gate must be 'element', 'head' or None, got {gate!r}")
+        check_mapping(mapping, transform, sink)
         kv_dim = model_dim if kv_dim is None else kv_dim
+        kv_width = model_dim // num_heads * num_kv_heads
         self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
         self.dropout = dropout
         self.rotary = rotary
         self.mapping = mapping
+        self.transform = transform
         self.query = nn.Linear(model_dim, model_dim, bias=bias)
-        self.key = nn.Linear(kv_dim, model_dim, bias=bias)
-        self.value = nn.Linear(kv_dim, model_dim, bias=bias)
+        self.key = nn.Linear(kv_dim, kv_width, bias=bias)
+        self.value = nn.Linear(kv_dim, kv_width, bias=bias)
         self.output = nn.Linear(model_dim, model_dim, bias=bias)
+        self.gate: nn.Linear | None = None
+        if gate is not None:
+            self.gate = nn.Linear(model_dim, model_dim if gate == "element" else num_heads, bias=bias)
+        self.sink = self._make_sink(sink)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -79,9 +114,15 @@ class MultiHeadAttention(nn.Module):
             # As if the three were one layer of three times the width.
             nn.init.xavier_uniform_(layer.weight, gain=1 / math.sqrt(2))
         nn.init.xavier_uniform_(self.output.weight)
-        for layer in (self.query, self.key, self.value, self.output):
+        layers = [self.query, self.key, self.value, self.output]
+        if self.gate is not None:
+            nn.init.xavier_uniform_(self.gate.weight)
+            layers.append(self.gate)
+        for layer in layers:
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+        if isinstance(self.sink, nn.Parameter):
+            nn.init.zeros_(self.sink)
 
     def forward(
         self,
@@ -106,22 +147,27 @@ class MultiHeadAttention(nn.Module):
                 which the new ones are added; for cross-attention what `precompute` gave, with no key, value or mask.
         """
         start = 0
+        kind: Kind = "encoder"
         if isinstance(cache, CrossAttentionCache):
             self._check_precomputed(query, key, value, mask, is_causal, cache)
-            queries_BHQE, keys_BHKE, values_BHKE = self._heads(self.query(query)), cache.keys, cache.values
-            mask = cache.mask
+            queries_BHQE, keys_BGKE, values_BGKE = self._heads(self.query(query)), cache.keys, cache.values
+            mask, kind = cache.mask, "cross"
         else:
             self._check_inputs(query, key, value, cache)
             start = 0 if cache is None else cache.length
-            queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, start)
-            values_BHKE = self._heads(self.value(_first(value, key, query)))
+            queries_BHQE, keys_BGKE = self._queries_and_keys(query, key, start)
+            values_BGKE = self._heads(self.value(_first(value, key, query)))
             if cache is not None:
-                keys_BHKE, values_BHKE = cache.append(keys_BHKE, values_BHKE)
-        if self.mapping is None:
-            gathered_BHQE = self._gather_by_softmax(queries_BHQE, keys_BHKE, values_BHKE, mask, is_causal, start)
-        else:
-            probs_BHQK = self._probs(self.mapping, queries_BHQE, keys_BHKE, mask, is_causal, start)
-            gathered_BHQE = F.dropout(probs_BHQK, self.dropout, self.training) @ values_BHKE
+                keys_BGKE, values_BGKE = cache.append(keys_BGKE, values_BGKE)
+            if key is not None and key is not query:
+                kind = "cross"
+            elif is_causal or cache is not None:
+                kind = "decoder"
+        inputs = self._inputs(queries_BHQE, keys_BGKE, values_BGKE, mask, is_causal, start)
+        gathered_BHQE = attend(inputs, _lead(inputs), self.mapping, self.sink, watch=watch_as(kind, self.watches))
+        if self.gate is not None:
+            open_BHQE = self.gate(query).sigmoid().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            gathered_BHQE = gathered_BHQE * open_BHQE
         return self.output(gathered_BHQE.transpose(1, 2).flatten(2))
 
     def precompute(
@@ -152,56 +198,59 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Where every head looks: (batch, heads, queries, keys), without dropout; arguments as in `forward`."""
         self._check_inputs(query, key, None, None)
-        queries_BHQE, keys_BHKE = self._queries_and_keys(query, key, 0)
-        mapping = softmax if self.mapping is None else self.mapping
-        return self._probs(mapping, queries_BHQE, keys_BHKE, mask, is_causal, 0)
+        queries_BHQE, keys_BGKE = self._queries_and_keys(query, key, 0)
+        # Nothing is gathered, so the keys serve as values.
+        inputs = self._inputs(queries_BHQE, keys_BGKE, keys_BGKE, mask, is_causal, 0)
+        return probs_of_inputs(inputs, _lead(inputs), self.mapping, self.sink).to(query.dtype)
 
     def _queries_and_keys(self, query: Tensor, key: Tensor | None, start: int) -> tuple[Tensor, Tensor]:
         queries_BHQE = self._heads(self.query(query))
-        keys_BHKE = self._heads(self.key(_first(key, query)))
+        keys_BGKE = self._heads(self.key(_first(key, query)))
         if self.rotary:
-            return rotate(queries_BHQE, start=start), rotate(keys_BHKE, start=start)
-        return queries_BHQE, keys_BHKE
+            return rotate(queries_BHQE, start=start), rotate(keys_BGKE, start=start)
+        return queries_BHQE, keys_BGKE
 
     def _heads(self, vectors_BND: Tensor) -> Tensor:
-        return vectors_BND.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return vectors_BND.unflatten(-1, (-1, self.query.out_features // self.num_heads)).transpose(1, 2)
 
-    def _gather_by_softmax(
+    def _inputs(
         self,
         queries_BHQE: Tensor,
-        keys_BHKE: Tensor,
-        values_BHKE: Tensor,
+        keys_BGKE: Tensor,
+        values_BGKE: Tensor,
         mask: Tensor | None,
         is_causal: bool,
         start: int,
-    ) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        if is_causal and mask is None and start == 0:
-            _check_causal(queries_BHQE, keys_BHKE, start)
-            return F.scaled_dot_product_attention(
-                queries_BHQE, keys_BHKE, values_BHKE, dropout_p=dropout, is_causal=True
+    ) -> Inputs:
+        num_queries, num_keys = queries_BHQE.shape[2], keys_BGKE.shape[2]
+        if mask is not None:
+            mask = _checked(mask, (*queries_BHQE.shape[:3], num_keys), queries_BHQE)
+        if is_causal and num_keys != start + num_queries:
+            raise ValueError(
+                f"is_causal must be False where keys are not the positions of the queries, got {num_queries} queries "
+                f"and {num_keys} keys; say what may be attended to by a mask"
             )
-        mask = _full_mask(queries_BHQE, keys_BHKE, mask, is_causal, start)
-        if mask is None:
-            return F.scaled_dot_product_attention(queries_BHQE, keys_BHKE, values_BHKE, dropout_p=dropout)
-        # What a row with nothing to attend to gives depends on torch's kernel, so none is ever given one.
-        is_empty = ~mask.any(-1, keepdim=True)
-        gathered_BHQE = F.scaled_dot_product_attention(
-            queries_BHQE, keys_BHKE, values_BHKE, attn_mask=mask | is_empty, dropout_p=dropout
+        inputs = Inputs(
+            in_autocast(queries_BHQE),
+            in_autocast(keys_BGKE),
+            in_autocast(values_BGKE),
+            mask,
+            1 / math.sqrt(queries_BHQE.shape[-1]),
+            float(self.dropout) if self.training else 0.0,
+            start if is_causal else None,
         )
-        return gathered_BHQE.masked_fill(is_empty, 0)
+        return transformed(inputs, self.transform)
 
-    def _probs(
-        self,
-        mapping: Mapping,
-        queries_BHQE: Tensor,
-        keys_BHKE: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        start: int,
-    ) -> Tensor:
-        scores_BHQK = (queries_BHQE / math.sqrt(queries_BHQE.shape[-1])) @ keys_BHKE.transpose(-2, -1)
-        return mapping(scores_BHQK, mask=_full_mask(queries_BHQE, keys_BHKE, mask, is_causal, start))
+    def _make_sink(self, sink: float | Literal["learned"] | None) -> nn.Parameter | float | None:
+        if sink == "learned":
+            return nn.Parameter(torch.empty(self.num_heads))
+        if sink is not None:
+            if isinstance(sink, str):
+                raise ValueError(f"sink must be a number, 'learned' or None, got {sink!r}")
+            check_number("sink", sink)
+            if not sink < math.inf:
+                raise ValueError(f"sink must be below infinity, got {sink}; None is no sink")
+        return sink
 
     def _check_inputs(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, cache: KeyValueCache | None
@@ -232,7 +281,7 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{name} must be left out with a CrossAttentionCache, got one; give it to precompute")
         if is_causal:
             raise ValueError("is_causal must be False with a CrossAttentionCache, got True; it is for self-attention")
-        wanted = (query.shape[0], self.num_heads, self.query.out_features // self.num_heads)
+        wanted = (query.shape[0], self.num_kv_heads, self.query.out_features // self.num_heads)
         batch, num_heads, _, width = cache.keys.shape
         if (batch, num_heads, width) != wanted:
             raise ValueError(
@@ -241,7 +290,12 @@ class MultiHeadAttention(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, dropout={self.dropout}, rotary={self.rotary}"
+        parts = [f"num_heads={self.num_heads}, dropout={self.dropout}, rotary={self.rotary}"]
+        if self.num_kv_heads != self.num_heads:
+            parts.append(f"num_kv_heads={self.num_kv_heads}")
+        if self.sink is not None:
+            parts.append("sink='learned'" if isinstance(self.sink, nn.Parameter) else f"sink={self.sink}")
+        return ", ".join(parts)
 
 
 def expand_key_mask(key_mask: Tensor) -> Tensor:
@@ -261,22 +315,8 @@ def _first(*tensors: Tensor | None) -> Tensor:
     return next(tensor for tensor in tensors if tensor is not None)
 
 
-def _full_mask(
-    queries_BHQE: Tensor, keys_BHKE: Tensor, mask: Tensor | None, is_causal: bool, start: int
-) -> Tensor | None:
-    """The caller's mask and the causal one together, in four dimensions; None where everything may be attended to."""
-    batch, num_heads, num_queries, _ = queries_BHQE.shape
-    num_keys = keys_BHKE.shape[2]
-    if mask is not None:
-        mask = _checked(mask, (batch, num_heads, num_queries, num_keys), queries_BHQE)
-    if not is_causal:
-        return mask
-    _check_causal(queries_BHQE, keys_BHKE, start)
-    # One query that comes last sees everything.
-    if num_queries == 1:
-        return mask
-    causal_QK = torch.ones(num_queries, num_keys, dtype=torch.bool, device=queries_BHQE.device).tril(start)
-    return causal_QK[None, None] if mask is None else mask & causal_QK
+def _lead(inputs: Inputs) -> torch.Size:
+    return inputs.query_BHQE.shape[:2]
 
 
 def _checked(mask: Tensor, shape: tuple[int, ...], query: Tensor) -> Tensor:
@@ -301,22 +341,3 @@ def _check_pair(key: Tensor, value: Tensor) -> None:
         raise ValueError(
             f"value must have the batch and positions of key, {tuple(key.shape[:2])}, got {tuple(value.shape[:2])}"
         )
-
-
-def _check_causal(queries_BHQE: Tensor, keys_BHKE: Tensor, start: int) -> None:
-    num_queries, num_keys = queries_BHQE.shape[2], keys_BHKE.shape[2]
-    if num_keys != start + num_queries:
-        raise ValueError(
-            f"is_causal must be False where keys are not the positions of the queries, got {num_queries} queries "
-            f"and {num_keys} keys; say what may be attended to by a mask"
-        )
-
-
-def _check_mapping(mapping: Mapping | None) -> None:
-    if mapping is not None and not callable(mapping):
-        raise TypeError(
-            f"mapping must be a Module or a function of scores and mask, got {type(mapping).__name__}; "
-            "as in anymax.Entmax(1.5)"
-        )
-    if isinstance(mapping, Entmax | LearnedEntmax) and mapping.dim not in (-1, 3):
-        raise ValueError(f"mapping must map the keys, the last dimension, got one with dim={mapping.dim}")

@@ -123,6 +123,11 @@ def largest(scores: Tensor, dim: int) -> Tensor:
     return scores.detach().amax(dim, keepdim=True)
 
 
+def entries_left(prepared: Tensor, dim: int) -> Tensor:
+    """The number of entries of each row that are not minus infinity, at least 1, with size 1 along `dim`."""
+    return (prepared != -torch.inf).sum(dim, keepdim=True).clamp(min=1).to(prepared.dtype)
+
+
 def row_shape(scores: Tensor, dim: int) -> list[int]:
     """The shape of one number per row: that of the scores, with size 1 along `dim`."""
     shape = list(scores.shape)

@@ -34,7 +34,13 @@ def element_dropout(
     if not training or rate == 0:
         return tensor
     seed = torch.randint(_NUM_SEEDS, (1,), dtype=torch.int64, device=tensor.device, generator=generator)
-    return _ElementDropout.apply(tensor.flatten()[None], seed, rate).reshape(tensor.shape)
+    return dropout_of_rows(tensor.flatten()[None], seed, rate).reshape(tensor.shape)
+
+
+def dropout_of_rows(entries_RN: Tensor, seed_R: Tensor, rate: float) -> Tensor:
+    """The same for rows with a given seed each, differentiable any number of times."""
+    dropped_RN: Tensor = _ElementDropout.apply(entries_RN, seed_R, rate)
+    return dropped_RN
 
 
 class _ElementDropout(torch.autograd.Function):

@@ -1,7 +1,13 @@
+from anymax.transforms.config import AttentionTransformConfig as AttentionTransformConfig
+from anymax.transforms.config import LengthScaleConfig as LengthScaleConfig
 from anymax.transforms.config import MonotonicNetworkConfig as MonotonicNetworkConfig
 from anymax.transforms.config import PLIFConfig as PLIFConfig
 from anymax.transforms.config import SigConfig as SigConfig
+from anymax.transforms.config import SignedLogConfig as SignedLogConfig
+from anymax.transforms.config import SoftcapConfig as SoftcapConfig
 from anymax.transforms.config import TransformConfig as TransformConfig
+from anymax.transforms.length_scale import LengthScale as LengthScale
+from anymax.transforms.length_scale import length_scale as length_scale
 from anymax.transforms.monotonic_network import MonotonicNetwork as MonotonicNetwork
 from anymax.transforms.monotonic_network import Units as Units
 from anymax.transforms.monotonic_network import monotonic_network as monotonic_network
@@ -9,3 +15,7 @@ from anymax.transforms.plif import PLIF as PLIF
 from anymax.transforms.plif import plif as plif
 from anymax.transforms.sig import Sig as Sig
 from anymax.transforms.sig import sig as sig
+from anymax.transforms.signed_log import SignedLog as SignedLog
+from anymax.transforms.signed_log import signed_log as signed_log
+from anymax.transforms.softcap import Softcap as Softcap
+from anymax.transforms.softcap import softcap as softcap

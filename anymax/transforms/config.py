@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from anymax.checks import check_counts, check_not_negative, check_positive
 
 if TYPE_CHECKING:
-    from anymax.transforms import PLIF, MonotonicNetwork, Sig
+    from anymax.transforms import PLIF, LengthScale, MonotonicNetwork, Sig, SignedLog, Softcap
 
 
 @dataclass(frozen=True)
@@ -110,4 +110,80 @@ class MonotonicNetworkConfig:
         return replace(self, hidden=min(self.hidden, 10))
 
 
-TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig
+@dataclass(frozen=True)
+class SoftcapConfig:
+    """A fixed bound that scores approach, `anymax.transforms.Softcap`.
+
+    Args:
+        cap: the bound; Gemma 2 has 30 before the softmax of its output.
+    """
+
+    rate: ClassVar[float] = 1.0
+
+    cap: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_positive(cap=self.cap)
+
+    def build(self) -> Softcap:
+        """The Module."""
+        from anymax.transforms import Softcap
+
+        return Softcap(self.cap)
+
+    def toy(self) -> Self:
+        """The same: nothing in it has a size."""
+        return self
+
+
+@dataclass(frozen=True)
+class SignedLogConfig:
+    """A fixed function of which softmax makes stablemax, `anymax.transforms.SignedLog`."""
+
+    rate: ClassVar[float] = 1.0
+
+    def build(self) -> SignedLog:
+        """The Module."""
+        from anymax.transforms import SignedLog
+
+        return SignedLog()
+
+    def toy(self) -> Self:
+        """The same: nothing in it has a size."""
+        return self
+
+
+@dataclass(frozen=True)
+class LengthScaleConfig:
+    """Scores of attention grow with the number of positions, `anymax.transforms.LengthScale`, in every head by itself.
+
+    Args:
+        beta: where it starts, or stays; this and the next two as in delta + beta (log n)^gamma.
+        delta: as beta.
+        gamma: as beta.
+        learned: which of the three are learned.
+    """
+
+    beta: float = 0.168
+    _: KW_ONLY
+    delta: float = 0.0
+    gamma: float = 1.0
+    learned: tuple[Literal["delta", "beta", "gamma"], ...] = ("beta",)
+
+    def __post_init__(self) -> None:
+        for name in ("delta", "beta", "gamma"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} must be a finite number, got {getattr(self, name)}")
+        if isinstance(self.learned, str) or not set(self.learned) <= {"delta", "beta", "gamma"}:
+            raise ValueError(f"learned must be a tuple of 'delta', 'beta' and 'gamma', got {self.learned!r}")
+
+    def build(self, num_heads: int) -> LengthScale:
+        """The transform of one block, with numbers for each of its heads."""
+        from anymax.transforms import LengthScale
+
+        return LengthScale((num_heads, 1, 1), beta=self.beta, delta=self.delta, gamma=self.gamma, learned=self.learned)
+
+
+TransformConfig = PLIFConfig | SigConfig | MonotonicNetworkConfig | SoftcapConfig | SignedLogConfig
+# Of the scores of attention.
+AttentionTransformConfig = LengthScaleConfig | SoftcapConfig

@@ -10,7 +10,15 @@ from typing import Any, get_args
 
 import pytest
 
-from anymax.attention import AttentionMappingConfig, EntmaxConfig, LearnedEntmaxConfig, SoftmaxConfig
+from anymax.attention import (
+    AttentionMappingConfig,
+    EntmaxConfig,
+    LearnedEntmaxConfig,
+    RectifiedConfig,
+    SigmoidConfig,
+    SoftmaxConfig,
+    SoftpickConfig,
+)
 from anymax.latent import (
     AnnealedTemperature,
     BitMappingConfig,
@@ -30,7 +38,16 @@ from anymax.latent import (
 )
 from anymax.structured import Budget
 from anymax.training import as_plain, from_plain
-from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig, TransformConfig
+from anymax.transforms import (
+    AttentionTransformConfig,
+    LengthScaleConfig,
+    MonotonicNetworkConfig,
+    PLIFConfig,
+    SigConfig,
+    SignedLogConfig,
+    SoftcapConfig,
+    TransformConfig,
+)
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -45,7 +62,7 @@ from anymax.vocabulary import (
 from tests.lexicons import Made
 
 UNIONS = {
-    "transforms": [TransformConfig],
+    "transforms": [TransformConfig, AttentionTransformConfig],
     "vocabulary": [InputConfig, OutputConfig],
     "attention": [AttentionMappingConfig],
     "latent": [EstimatorConfig, BitMappingConfig],
@@ -55,6 +72,9 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
     (PLIFConfig(10, 5.0, rate=0.1, random_start=True), ()),
     (SigConfig(shift=0.5, slope=3.0), ()),
     (MonotonicNetworkConfig(5, bound=3.0, chunk=2, rate=0.1), ()),
+    (SoftcapConfig(5.0), ()),
+    (SignedLogConfig(), ()),
+    (LengthScaleConfig(0.3, delta=1.0, gamma=2.0, learned=("beta", "gamma")), (2,)),
     (FixedInputConfig(3), (Made(20), 4)),
     (AdaptiveInputConfig((5, 9), dim=8, factor=2), (Made(20), 4)),
     (CharacterInputConfig(3, ((1, 4), (2, 5)), num_highways=2, max_bytes=3, windows="padded"), (Made(20), 4)),
@@ -67,6 +87,10 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
     (EntmaxConfig(0.0), (2,)),
     (LearnedEntmaxConfig(1.3), (2,)),
     (LearnedEntmaxConfig(0.5, low=0.0, high=3.0), (2,)),
+    (SigmoidConfig(-1.5), (2,)),
+    (SigmoidConfig(), (2,)),
+    (RectifiedConfig(2.0), (2,)),
+    (SoftpickConfig(1e-6), (2,)),
     (DenseMarginalConfig(), (4,)),
     (SparseMarginalConfig(), (4,)),
     (ScoreFunctionConfig("sample", published=True), (4,)),
@@ -126,6 +150,27 @@ def test_every_field_reaches_the_estimator() -> None:
     summed = SumAndSampleConfig(2, baseline="average").build(4)
     assert summed.top == 2 and summed.average is not None
     assert SumAndSampleConfig(2).build(4).average is None
+
+
+def test_every_field_reaches_the_transform_and_the_mapping_of_attention() -> None:
+    assert SoftcapConfig(5.0).build().cap == 5
+    scale = LengthScaleConfig(0.3, delta=1.0, gamma=2.0, learned=("beta", "gamma")).build(2)
+    assert scale.initial == {"delta": 1.0, "beta": 0.3, "gamma": 2.0}
+    assert {name: tuple(value.shape) for name, value in scale.named_parameters()} == dict.fromkeys(
+        ("beta", "gamma"), (2, 1, 1)
+    )
+    assert SigmoidConfig(-1.5).build(2).bias == -1.5 and RectifiedConfig(2.0).build(2).power == 2
+    assert SoftpickConfig(1e-6).build(2).eps == 1e-6
+    for make, match in (
+        (lambda: SigmoidConfig(float("nan")), "bias must be finite, got nan"),
+        (lambda: RectifiedConfig(0.5), "power must be finite and at least 1, got 0.5"),
+        (lambda: SoftpickConfig(0.0), "eps must be above 0 and finite, got 0"),
+        (lambda: LengthScaleConfig(float("inf")), "beta must be a finite number, got inf"),
+        (lambda: LengthScaleConfig(learned="beta"), "learned must be a tuple of 'delta', 'beta' and 'gamma', got"),
+        (lambda: SoftcapConfig(-1.0), "cap must be above 0 and finite, got -1"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make()
 
 
 def test_every_field_reaches_the_mapping_of_bits() -> None:

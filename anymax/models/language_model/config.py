@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from anymax.attention.config import AttentionMappingConfig, SoftmaxConfig
+from anymax.attention.config import AttentionMappingConfig, RectifiedConfig, SigmoidConfig, SoftmaxConfig
 from anymax.models.lstm.config import AWDLSTMConfig, LSTMConfig
 from anymax.models.transformer.config import TransformerConfig
 from anymax.vocabulary.config import (
@@ -64,6 +64,12 @@ class LanguageModelConfig:
             raise ValueError(
                 f"mapping must stay SoftmaxConfig() for an LSTM, which has no attention, got {self.mapping}; "
                 "leave it out or take a Transformer"
+            )
+        competes = not isinstance(self.mapping, SigmoidConfig | RectifiedConfig)
+        if isinstance(self.body, TransformerConfig) and self.body.attention_sink is not None and not competes:
+            raise ValueError(
+                f"body.attention_sink must be None for {self.mapping}, got {self.body.attention_sink!r}; "
+                "its weights do not depend on each other, so a sink would change nothing"
             )
         if self.tie is not None:
             _check_tie(self.input, self.output, self.body, self.tie)

@@ -4,6 +4,7 @@ Shapes: B batch, N positions, D the model's dimension.
 """
 
 from collections.abc import Callable
+from typing import assert_never
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from anymax.attention import CrossAttentionCache, KeyValueCache, MultiHeadAttention, expand_key_mask
 from anymax.attention.multi_head import Mapping
 from anymax.models.transformer.config import TransformerConfig
+from anymax.transforms import LengthScaleConfig, SoftcapConfig
 
 
 class TransformerBlock(nn.Module):
@@ -46,24 +48,12 @@ class TransformerBlock(nn.Module):
         self.dropout = config.dropout
         self.norm_first = config.norm_first
         self.attention_norm = build_norm(config)
-        self.attention = MultiHeadAttention(
-            config.model_dim,
-            config.num_heads,
-            mapping=mapping,
-            dropout=config.attention_dropout,
-            rotary=config.positions == "rotary",
-        )
+        self.attention = _build_attention(config, mapping=mapping, rotary=config.positions == "rotary")
         self.cross_attention_norm: nn.Module | None = None
         self.cross_attention: MultiHeadAttention | None = None
         if memory_dim is not None:
             self.cross_attention_norm = build_norm(config)
-            self.cross_attention = MultiHeadAttention(
-                config.model_dim,
-                config.num_heads,
-                mapping=cross_mapping,
-                dropout=config.attention_dropout,
-                kv_dim=memory_dim,
-            )
+            self.cross_attention = _build_attention(config, mapping=cross_mapping, kv_dim=memory_dim)
         self.feed_forward_norm = build_norm(config)
         self.feed_forward = FeedForward(config)
 
@@ -172,6 +162,32 @@ class FeedForward(nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, dropout={self.dropout}"
+
+
+def _build_attention(
+    config: TransformerConfig, *, mapping: Mapping | None, kv_dim: int | None = None, rotary: bool = False
+) -> MultiHeadAttention:
+    match config.attention_transform:
+        case LengthScaleConfig() as transform:
+            built: nn.Module | None = transform.build(config.num_heads)
+        case SoftcapConfig() as transform:
+            built = transform.build()
+        case None:
+            built = None
+        case never:
+            assert_never(never)
+    return MultiHeadAttention(
+        config.model_dim,
+        config.num_heads,
+        mapping=mapping,
+        dropout=config.attention_dropout,
+        kv_dim=kv_dim,
+        rotary=rotary,
+        num_kv_heads=config.num_kv_heads,
+        gate=config.attention_gate,
+        sink=config.attention_sink,
+        transform=built,
+    )
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
+from anymax.checks import check_counts
 from anymax.models.sizes import check_sizes
+from anymax.transforms.config import AttentionTransformConfig
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 Positions = Literal["sinusoidal", "rotary", "none"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "swiglu"]
+Gate = Literal["element", "head"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class TransformerConfig:
         norm_first: whether norms stand before the layers (pre-norm), or after every residual sum (post-norm).
         norm_eps: the number that norms add to the mean square or variance; by default torch's, 1e-5 for "layer" and the
             dtype's own epsilon for "rms". BERT has 1e-12.
+        num_kv_heads: heads of keys and values, each for num_heads / num_kv_heads heads of queries; by default as many.
+        attention_gate: multiply what heads gathered with sigmoid(linear), "element" by element or by "head"; by default
+            neither.
+        attention_sink: the score of one more key without a value: a number, or "learned" per head; by default none.
+        attention_transform: what scores of attention go through first; by default nothing.
     """
 
     carries_state: ClassVar[bool] = False
@@ -57,6 +66,10 @@ class TransformerConfig:
     activation: Activation = "relu"
     norm_first: bool = True
     norm_eps: float | None = None
+    num_kv_heads: int | None = None
+    attention_gate: Gate | None = None
+    attention_sink: float | Literal["learned"] | None = None
+    attention_transform: AttentionTransformConfig | None = None
 
     def __post_init__(self) -> None:
         check_sizes(self.num_layers, model_dim=self.model_dim, num_heads=self.num_heads, ffn_dim=self.ffn_dim)
@@ -70,6 +83,7 @@ class TransformerConfig:
             raise ValueError(
                 f"norm_eps must lie strictly between 0 and 1, got {self.norm_eps}; leave it out for torch's default"
             )
+        self._check_attention()
         self._check_widths()
 
     @property
@@ -90,7 +104,25 @@ class TransformerConfig:
 
     def toy(self) -> Self:
         """The same model at a size for tests."""
-        return replace(self, model_dim=16, num_layers=min(self.num_layers, 2), num_heads=2, ffn_dim=32)
+        num_kv_heads = None if self.num_kv_heads in (None, self.num_heads) else 1
+        num_layers = min(self.num_layers, 2)
+        return replace(self, model_dim=16, num_layers=num_layers, num_heads=2, ffn_dim=32, num_kv_heads=num_kv_heads)
+
+    def _check_attention(self) -> None:
+        if self.num_kv_heads is not None:
+            check_counts(num_kv_heads=self.num_kv_heads)
+            if self.num_heads % self.num_kv_heads:
+                raise ValueError(
+                    f"num_kv_heads must divide num_heads, got {self.num_kv_heads} for {self.num_heads}; "
+                    "each serves an equal number of heads"
+                )
+        if self.attention_gate not in (None, *get_args(Gate)):
+            raise ValueError(f"attention_gate must be one of {get_args(Gate)} or None, got {self.attention_gate!r}")
+        sink = self.attention_sink
+        if isinstance(sink, str) and sink != "learned":
+            raise ValueError(f"attention_sink must be a number, 'learned' or None, got {sink!r}")
+        if isinstance(sink, float | int) and not math.isfinite(sink):
+            raise ValueError(f"attention_sink must be finite, got {sink}; None is no sink")
 
     def _check_widths(self) -> None:
         if self.model_dim % self.num_heads:

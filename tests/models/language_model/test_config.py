@@ -11,9 +11,9 @@ import tyro
 from torch import nn
 
 import anymax
-from anymax.attention import EntmaxConfig, LearnedEntmaxConfig
+from anymax.attention import EntmaxConfig, LearnedEntmaxConfig, SigmoidConfig
 from anymax.models import AWDLSTMConfig, LanguageModelConfig, LSTMConfig, Tie, TransformerConfig, build_language_model
-from anymax.transforms import MonotonicNetworkConfig, PLIFConfig, SigConfig
+from anymax.transforms import LengthScaleConfig, MonotonicNetworkConfig, PLIFConfig, SigConfig
 from anymax.vocabulary import (
     AdaptiveInputConfig,
     AdaptiveOutputConfig,
@@ -114,6 +114,10 @@ def test_a_toy_keeps_its_transform_of_few_pieces() -> None:
             r"mapping must stay SoftmaxConfig\(\) for an LSTM, which has no attention",
         ),
         (
+            lambda: config(body=replace(BODY, attention_sink="learned"), mapping=SigmoidConfig()),
+            r"body.attention_sink must be None for SigmoidConfig\(.*, got 'learned'; its weights do not depend",
+        ),
+        (
             lambda: config(CharacterInputConfig(), AdaptiveOutputConfig(CUTS), tie=Tie()),
             "tie must join AdaptiveInputConfig with AdaptiveOutputConfig, .* "
             "got CharacterInputConfig with AdaptiveOutputConfig; leave tie out",
@@ -207,6 +211,15 @@ def test_every_field_can_be_set_from_the_command_line() -> None:
         tie=Tie(),
         mapping=LearnedEntmaxConfig(1.5),
     )
+
+
+def test_options_of_attention_can_be_set_from_the_command_line() -> None:
+    line = "--body.num-kv-heads 1 --body.attention-gate head --body.attention-sink learned "
+    line += "--body.attention-transform.beta 0.5"
+    given = config(body=replace(BODY, attention_transform=LengthScaleConfig()))
+    changed = tyro.cli(LanguageModelConfig, default=given, args=line.split(), config=(tyro.conf.AvoidSubcommands,))
+    wanted = {"num_kv_heads": 1, "attention_gate": "head", "attention_sink": "learned"}
+    assert changed == config(body=replace(BODY, **wanted, attention_transform=LengthScaleConfig(0.5)))
 
 
 def test_fields_of_a_transform_and_an_awd_lstm_can_be_set_from_the_command_line() -> None:

@@ -1,6 +1,7 @@
 """The Transformer block against torch's encoder and decoder layers, decoding with caches, padding, and its options."""
 
 import itertools
+import json
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 import anymax
 from anymax.attention import KeyValueCache, MultiHeadAttention
 from anymax.models import TransformerBlock, TransformerConfig
+from anymax.plain import as_plain, from_plain
+from anymax.transforms import LengthScale, LengthScaleConfig, Softcap, SoftcapConfig
 
 B, N, M, D, H, F, E = 3, 6, 5, 12, 3, 20, 8
 SHAPE = {"model_dim": D, "num_layers": 1, "num_heads": H, "ffn_dim": F}
@@ -296,3 +299,24 @@ def test_errors_say_what_to_do() -> None:
         encoder(hidden, key_mask=KEY_MASK[:, None])
     with pytest.raises(ValueError, match=r"key must be \(batch, positions, 8\), got shape \(3, 6, 12\)"):
         decoder(hidden, memory=hidden)
+
+
+def test_options_of_attention_reach_both_of_a_block() -> None:
+    options = {"num_kv_heads": 1, "attention_gate": "head", "attention_sink": "learned"}
+    for transform, kind in ((LengthScaleConfig(delta=1.0), LengthScale), (SoftcapConfig(9.0), Softcap)):
+        block = build(options | {"attention_transform": transform}, memory_dim=5)
+        for attention in (block.attention, block.cross_attention):
+            assert attention is not None and attention.num_kv_heads == 1 and attention.gate.out_features == H
+            assert attention.sink.shape == (H,) and isinstance(attention.transform, kind)
+        hidden, memory = vectors(3, N, D), vectors(3, M, 5)
+        result = block(hidden, is_causal=True, memory=memory, memory_mask=MEMORY_MASK)
+        used = [hidden, memory, *block.parameters()]
+        assert all((gradient != 0).any() for gradient in torch.autograd.grad(result.square().sum(), used))
+    config = TransformerConfig(**SHAPE | options | {"attention_transform": LengthScaleConfig(0.3)})
+    assert from_plain(TransformerConfig, json.loads(json.dumps(as_plain(config)))) == config
+    assert TransformerBlock(TransformerConfig(**SHAPE, attention_sink=0.5)).attention.sink == 0.5
+    toy = TransformerConfig(64, 4, 8, 64, num_kv_heads=2).toy()
+    assert (toy.num_heads, toy.num_kv_heads) == (2, 1)
+    # Absent in configs that were written before there were any.
+    plain = {name: value for name, value in as_plain(TransformerConfig(**SHAPE)).items() if "attention_" not in name}
+    assert from_plain(TransformerConfig, plain) == TransformerConfig(**SHAPE)

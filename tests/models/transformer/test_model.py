@@ -298,6 +298,11 @@ assert "torch" not in sys.modules
         ({"norm": "batch"}, "norm must be one of"),
         ({"activation": "tanh"}, "activation must be one of"),
         ({"norm_eps": 0.0}, "norm_eps must lie strictly between 0 and 1, got 0.0"),
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads must divide num_heads, got 3 for 4"),
+        ({"num_kv_heads": 0}, "num_kv_heads must be at least 1, got 0"),
+        ({"attention_gate": "row"}, r"attention_gate must be one of \('element', 'head'\) or None, got 'row'"),
+        ({"attention_sink": "fixed"}, "attention_sink must be a number, 'learned' or None, got 'fixed'"),
+        ({"attention_sink": float("inf")}, "attention_sink must be finite, got inf"),
     ],
     ids=str,
 )

@@ -1,0 +1,47 @@
+"""Rectified: sparse weights in attention, for the price of a comparison."""
+
+import math
+
+from torch import Tensor, nn
+
+from anymax.mappings.arguments import check_number, entries_left, prepare
+from anymax.mappings.total import sums_to
+
+
+@sums_to("weights")
+def rectified(scores: Tensor, power: float = 1.0, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Give every entry the weight relu(score) ^ power / n, which does not depend on the other scores.
+
+    A row is no distribution: its weights grow with its scores. Attention by them trains where a norm of what is
+    gathered, as RMSNorm, follows.
+
+    Args:
+        power: at least 1; published are 1 and 2.
+        mask: true where an entry may be chosen; n is how many it leaves, and the others get zero.
+
+    Zhang et al. 2021; divided by n: Wortsman et al. 2023.
+    """
+    check_number("power", power)
+    if not 1 <= power < math.inf:
+        raise ValueError(f"power must be finite and at least 1, got {power}; below, its slope at 0 is infinite")
+    prepared = prepare(scores, dim, mask)
+    weights = prepared.relu()
+    if power != 1:
+        weights = weights**power
+    return (weights / entries_left(prepared, dim)).to(scores.dtype)
+
+
+@sums_to("weights")
+class Rectified(nn.Module):
+    """`rectified` as a Module."""
+
+    def __init__(self, power: float = 1.0, dim: int = -1) -> None:
+        super().__init__()
+        self.power = power
+        self.dim = dim
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        return rectified(scores, self.power, dim=self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        return f"power={self.power:g}, dim={self.dim}"
