@@ -10,10 +10,10 @@ from torch import Tensor
 
 from anymax.mappings import entmax
 
-# Between the smallest and the largest scale, on a logarithmic axis, to within 10^-8 of it.
+# Between the smallest and the largest scale, on a logarithmic axis, to within a hundred-thousandth of the scale.
 LOG_SCALES = (math.log(1e-3), math.log(1e3))
-BISECTIONS = 30
-SEARCHED_ENTRIES = 1 << 21
+BISECTIONS = 21
+SEARCHED_ENTRIES = 1 << 20
 
 
 def density(query_BHQE: Tensor, key_BHKE: Tensor, alpha_H: Tensor, allowed: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B batch, H heads, N positions, E numbers per head.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -122,18 +123,36 @@ def make(
         densities: one for all heads, or one for each.
         alphas: one for each head; by default 1.5.
     """
-    batch, heads, length = shape
-    generator = torch.Generator().manual_seed(0)
-    query, key, value, upstream = (
-        torch.randn(batch, heads, length, settings.width, generator=generator).to(settings.device) for _ in range(4)
-    )
-    alpha_H = torch.tensor([ALPHA] * heads if alphas is None else alphas, device=settings.device)
-    wanted_H = torch.tensor([*densities] * (heads // len(densities)), device=settings.device)
-    allowed_NN = torch.ones(length, length, dtype=torch.bool, device=settings.device).tril() if is_causal else None
-    scale_H = find_scales(query, key, alpha_H, wanted_H, allowed_NN)
+    alphas = [ALPHA] * shape.heads if alphas is None else alphas
+    alpha_H = torch.tensor(alphas, device=settings.device)
+    scale_H, measured = _scales(shape, tuple(densities), settings, tuple(alphas), is_causal)
+    query, key, value, upstream = _draw(shape, settings)
     query = query * scale_H[:, None, None]
-    measured = density(query, key, alpha_H, allowed_NN).mean().item()
     query, key, value = (tensor.to(settings.dtype).requires_grad_() for tensor in (query, key, value))
-    upstream = upstream.to(settings.dtype)
+    allowed_NN = _earlier(shape, settings) if is_causal else None
     scales = (scale_H.min().item(), scale_H.max().item())
-    return Problem(query, key, value, upstream, allowed_NN, alpha_H, dropout, measured, scales)
+    return Problem(query, key, value, upstream.to(settings.dtype), allowed_NN, alpha_H, dropout, measured, scales)
+
+
+@lru_cache(maxsize=64)
+def _scales(
+    shape: Shape, densities: tuple[float, ...], settings: Settings, alphas: tuple[float, ...], is_causal: bool
+) -> tuple[Tensor, float]:
+    """Of each head, and the density they give; kept, since several comparisons have the same."""
+    query, key, *_ = _draw(shape, settings)
+    alpha_H = torch.tensor(alphas, device=settings.device)
+    wanted_H = torch.tensor(densities * (shape.heads // len(densities)), device=settings.device)
+    allowed_NN = _earlier(shape, settings) if is_causal else None
+    scale_H = find_scales(query, key, alpha_H, wanted_H, allowed_NN)
+    return scale_H, density(query * scale_H[:, None, None], key, alpha_H, allowed_NN).mean().item()
+
+
+def _draw(shape: Shape, settings: Settings) -> list[Tensor]:
+    """Queries, keys, values and what comes back."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, settings.width, generator=generator).to(settings.device) for _ in range(4)]
+
+
+def _earlier(shape: Shape, settings: Settings) -> Tensor:
+    """True for a query's own key and those before it."""
+    return torch.ones(shape.length, shape.length, dtype=torch.bool, device=settings.device).tril()

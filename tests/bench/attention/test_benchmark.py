@@ -115,8 +115,7 @@ def test_every_shape_is_measured(monkeypatch: pytest.MonkeyPatch):
         assert f"Half of the heads of density 2 %, half dense, {shape}" in announced
     assert "Attention of 16x8x128, as in translation, dropout 0.1" in announced
     if peers.is_installed():
-        assert f"{package.JOB}, 1x8x2048, 10 %" in announced
-        assert {f"{package.JOB}, 4x8x512, {density} %" for density in (2, 10, 50)} < set(announced)
+        assert {f"{package.JOB}, {density} %" for density in (2, 10, 50)} < set(announced)
 
 
 def test_without_the_package_the_report_says_so(monkeypatch: pytest.MonkeyPatch):
