@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tyro.conf import arg
@@ -194,6 +194,44 @@ def latent(
 
     settings = latent_settings.quick(threads) if quick else latent_settings.Settings(threads=threads)
     _run(cases.measure, settings, _command("latent", quick, threads), output, json)
+    return 0
+
+
+@app.command
+def attention(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    device: Literal["cpu", "cuda"] = "cpu",
+    precision: Literal["float32", "bfloat16", "float16"] = "float32",
+    threads: Annotated[int | None, _Threads] = None,
+    peers: Annotated[bool, _Flag] = True,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Attention by entmax against torch's attention and the entmax package: time and memory, forward and backward.
+
+    Args:
+        quick: half a minute in all, with shorter sequences and fewer rounds; the whole takes about six minutes.
+        device: where everything runs.
+        precision: of queries, keys and values; whole training steps run under autocast.
+        threads: threads that torch and the kernels use.
+        peers: leave the entmax package out.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench.attention import benchmark as cases
+    from anymax.bench.attention import settings as attention_settings
+
+    make = attention_settings.quick if quick else attention_settings.Settings
+    settings = make(device=device, precision=precision, threads=threads, peers=peers)
+    words = [
+        "" if device == "cpu" else f"--device {device}",
+        "" if precision == "float32" else f"--precision {precision}",
+    ]
+    words.append("" if peers else "--no-peers")
+    _run(cases.measure, settings, _command("attention", quick, threads, *words), output, json)
     return 0
 
 

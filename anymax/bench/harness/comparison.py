@@ -53,6 +53,7 @@ class Comparison:
         tokens: of a training step; where given, speeds are shown in place of times.
         unit: heads the column of times.
         memory: heads the column of bytes, in MiB.
+        memory_baseline: the contestant whose bytes the others' are compared with; by default the first.
         rows: heads the column of rows.
     """
 
@@ -63,12 +64,24 @@ class Comparison:
     tokens: int | None = None
     unit: str = "ms"
     memory: str = "extra MiB"
+    memory_baseline: str = ""
     rows: str = "rows"
 
 
-def compare(job: str, contestants: Sequence[Contestant], budget: Budget, sweeps: tuple[Sweep, ...] = ()) -> Comparison:
-    """Memory first, over inputs and gradients, then time, interleaved; the first contestant is the baseline."""
-    extra = {one.name: max(0, peak_bytes(one.run) - one.gradient_bytes) for one in contestants}
+def compare(
+    job: str,
+    contestants: Sequence[Contestant],
+    budget: Budget,
+    sweeps: tuple[Sweep, ...] = (),
+    *,
+    device: str = "cpu",
+) -> Comparison:
+    """Memory first, over inputs and gradients, then time, interleaved; the first contestant is the baseline.
+
+    Args:
+        device: whose memory is counted; a contestant that runs on a GPU must wait for it.
+    """
+    extra = {one.name: max(0, peak_bytes(one.run, device) - one.gradient_bytes) for one in contestants}
     runs: Mapping[str, Run] = {one.name: one.run for one in contestants}
     timings = time_interleaved(runs, baseline=contestants[0].name, budget=budget)
     entries = [Entry(one.name, timings[one.name], one.setting, num_bytes=extra[one.name]) for one in contestants]

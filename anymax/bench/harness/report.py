@@ -112,7 +112,7 @@ def _columns(comparison: Comparison) -> Iterator[str]:
         yield "parameters"
     yield from (comparison.unit if comparison.tokens is None else "tokens/s", "ratio")
     if first.num_bytes is not None:
-        yield from (comparison.memory, "ratio")
+        yield from (comparison.memory, f"to {comparison.memory_baseline}" if comparison.memory_baseline else "ratio")
     if first.rows is not None:
         yield comparison.rows
 
@@ -128,12 +128,19 @@ def _cells(entry: Entry, comparison: Comparison) -> Iterator[Cell]:
         yield f"{1e3 * comparison.tokens / time:.0f}"
         ratio = entry.timing.ratio.inverse
     yield "" if entry is baseline else _ratio(ratio)
-    if entry.num_bytes is not None and baseline.num_bytes is not None:
+    if entry.num_bytes is not None:
         yield digits(entry.num_bytes / MIB)
-        is_compared = entry is not baseline and baseline.num_bytes > 0
-        yield f"{entry.num_bytes / baseline.num_bytes:.3f}" if is_compared else ""
+        yield _ratio_of_bytes(entry, comparison)
     if entry.rows is not None:
         yield digits(entry.rows)
+
+
+def _ratio_of_bytes(entry: Entry, comparison: Comparison) -> str:
+    """To the entry whose memory is the baseline, itself empty."""
+    name = comparison.memory_baseline or comparison.entries[0].name
+    baseline = next(one for one in comparison.entries if one.name == name)
+    assert entry.num_bytes is not None and baseline.num_bytes is not None
+    return f"{entry.num_bytes / baseline.num_bytes:.3f}" if entry is not baseline and baseline.num_bytes > 0 else ""
 
 
 def _ratio(ratio: Quartiles, setting: str = "") -> Cell:

@@ -46,18 +46,20 @@ def compare_steps(
     *,
     part_steps: int = 0,
     tokens: int | None = None,
+    device: str = "cpu",
 ) -> Comparison:
     """Memory first, then time, interleaved; the first is the baseline.
 
     Args:
         part_steps: the number of steps whose parts are timed too.
         tokens: of a step; where given, speeds are shown in place of times.
+        device: whose memory is counted; a step on a GPU must wait for it.
     """
     peaks = {}
     for trainee in trainees:
         # The first step makes what the optimizer holds, which stays.
         trainee()
-        peaks[trainee.name] = trainee.held_bytes + peak_bytes(trainee)
+        peaks[trainee.name] = trainee.held_bytes + peak_bytes(trainee, device)
     runs = {trainee.name: trainee for trainee in trainees}
     timings = time_interleaved(runs, baseline=trainees[0].name, budget=budget)
     rounds = [[trainee.parts() for trainee in trainees] for _ in range(part_steps)]

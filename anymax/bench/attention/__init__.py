@@ -1,0 +1,1 @@
+"""Attention by entmax against torch's attention and the entmax package."""
