@@ -12,8 +12,8 @@ namespace anymax {
 // In place of a count: the row is not listed.
 constexpr int64_t kWhole = -1;
 
-// Below this share of a block's entries, products of lists cost less than whole ones.
-constexpr double kListedShare = 0.4;
+// Up to this share of a block's entries, lists cost less than whole products; measured.
+constexpr double kListedForward = 0.35, kListedBackward = 0.17;
 
 template <class T> struct Block {
     int64_t rows, stride;
@@ -27,6 +27,7 @@ template <class T> struct Block {
     T* shifts;
     // `choice_scratch` numbers.
     T* scratch;
+    double listed_share;
 
     T* row(int64_t r) const { return entries + r * stride; }
     int32_t* numbers_of(int64_t r) const { return numbers + r * stride; }
@@ -74,7 +75,7 @@ template <class T> bool settle_on_lists(const Block<T>& block) {
         listed += block.counts[r] == kWhole ? count_positive(block.row(r), block.lengths[r]) : block.counts[r];
         has_nan |= block.shifts[r] != block.shifts[r];
     }
-    const bool is_listed = is_sparse && !has_nan && listed <= kListedShare * all;
+    const bool is_listed = is_sparse && !has_nan && listed <= block.listed_share * all;
     for (int64_t r = 0; r < block.rows; ++r) is_listed ? make_list(block, r) : unmake_list(block, r);
     return is_listed;
 }
@@ -94,7 +95,7 @@ template <class T, class Power> void choose_in_row(const Block<T>& block, int64_
     pad(searched, count);
     const double at = solve(power, searched, count);
     block.shifts[r] = shift_of<T>(double(top), {0, at - double(power.start()[0])});
-    if (count > 2 * kListedShare * n) {
+    if (count > 2 * block.listed_share * n) {
         write_probs(power, at, x, x, n, top, false);
         block.counts[r] = kWhole;
         return;
@@ -143,7 +144,7 @@ template <class T, class Power> void choose_again_in_row(const Block<T>& block, 
         const T lowest = static_cast<T>(power.threshold(at));
         count = pack_numbered(x, n, block.scratch, block.numbers_of(r), [=](Vec<T> v) { return v > lowest; });
     }
-    if (count > 2 * kListedShare * n) {
+    if (count > 2 * block.listed_share * n) {
         for (int64_t i = 0; i < n; i += kLanes<T>) store_up_to(x + i, power.prob(load_up_to(x + i, n - i, -kInfinity<T>)), n - i);
         return;
     }

@@ -180,6 +180,7 @@ template <class S> Workspace<S> workspace(const Job<S>& job, Arena<Wide<S>>& are
     using T = Wide<S>;
     Block<T>& block = space.block;
     block.stride = stride;
+    block.listed_share = is_backward ? kListedBackward : kListedForward;
     block.entries = arena.take(rows * stride + kColumns<T>);
     block.numbers = arena.template take_of<int32_t>(rows * stride + kColumns<T>);
     block.lengths = arena.template take_of<int64_t>(rows);

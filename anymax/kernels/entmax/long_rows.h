@@ -117,11 +117,36 @@ template <class T, class Power> double heavy_start(Power& power, const T* z, int
     return at;
 }
 
+// With fewer candidates the search is over before a better start would be found.
+constexpr int64_t kWorthAStart = 256;
+
+// Some of the entries sum to no more than all, and to no less than as many at their mean, for the sum is convex in z: where
+// those would sum to one bounds the place from below. Taken are all, and those in the half of the scores next to the maximum.
+template <class T, class Power> double start_of(const Power& power, const T* z, int64_t count) {
+    const auto place = [&](const Bin& bin) { return power.start()[0] + power.gain(bin.count) + bin.total / bin.count; };
+    const T none = -kInfinity<T>;
+    Bin all = {}, upper = {};
+    add_bins<T, 1>(z, count, &none, &all);
+    const T middle = static_cast<T>(all.total / all.count / 2);
+    // The maximum is zero, and above the middle unless all are equal.
+    if (middle == 0) return place(all);
+    add_bins<T, 1>(z, count, &middle, &upper);
+    return std::max({double(power.start()[0]), place(all), place(upper)});
+}
+
 // Finds where the packed scores z sum to one, leaves `power` there, and returns the place.
 template <class T, class Power> double solve(Power& power, T* z, int64_t count) {
-    double at = power.start()[0], settled = 0;
+    double at, settled = 0;
     const double limit = limit_of<T>(power, static_cast<double>(count))[0];
-    if constexpr (kIsHeavy<Power>) at = heavy_start<T>(power, z, count, limit);
+    if constexpr (kIsHeavy<Power>) {
+        at = heavy_start<T>(power, z, count, limit);
+    } else {
+        at = power.start()[0];
+        if (count >= kWorthAStart) {
+            at = std::min(start_of<T>(power, z, count), limit);
+            count = keep_above(z, count, static_cast<T>(power.threshold(at)));
+        }
+    }
     bool is_rough = starts_rough<T>(power);
     for (int step = 0; step < 100; ++step) {
         power.at.set(at);

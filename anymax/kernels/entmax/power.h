@@ -71,6 +71,7 @@ template <class T> struct Linear {  // alpha = 2
     // The sum has a kink wherever an entry leaves: only a settled support ends the search.
     static constexpr double tolerance = 0;
     static constexpr double exponent() { return 1; }
+    template <class S> static S gain(S s) { return 1 - 1 / s; }
     static Vec<T> limit(double n) { return splat(static_cast<T>(-1 / n)); }
     double threshold(double place) const { return place; }
     Vec<T> start() const { return splat<T>(-1); }
