@@ -310,6 +310,20 @@ def test_rows_with_nothing_to_attend_to_give_zeros_and_zero_gradients(dtypes: li
             assert (out[:, :, 1] == 0).all() and (q.grad[:, :, 1] == 0).all() and (out[:, :, 0] != 0).all()
 
 
+def test_a_sink_of_minus_infinity_is_none(dtypes: list[torch.dtype]) -> None:
+    q, k, v = (torch.randn(2, 3, 9, 8, dtype=dtypes[0], requires_grad=True) for _ in range(3))
+    mask = torch.rand(9, 9) < 0.6
+    mask[4] = False
+    for alpha in (torch.tensor([1.0, 1.5, 2.0]), 1.3):
+        sink = torch.full((3,), -math.inf, requires_grad=True)
+        got, wanted = (entmax_attention(q, k, v, alpha, mask, sink=one) for one in (sink, None))
+        torch.testing.assert_close(got, wanted)
+        weight = torch.randn_like(got)
+        of = torch.autograd.grad(got, (q, k, v, sink), weight)
+        torch.testing.assert_close(of[:3], torch.autograd.grad(wanted, (q, k, v), weight))
+        assert (of[3] == 0).all()
+
+
 def test_a_nan_spoils_its_row_and_no_other(dtypes: list[torch.dtype]) -> None:
     q, k, v = (torch.randn(2, 3, 20, 8, dtype=dtypes[0]) for _ in range(3))
     clean = entmax_attention(q, k, v, torch.full((3,), 1.5))
