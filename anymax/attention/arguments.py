@@ -115,10 +115,15 @@ def draw_seed(inputs: Inputs) -> Tensor | None:
     return torch.randint(_NUM_SEEDS, (), dtype=torch.int64, device=inputs.query_BHQE.device)
 
 
+def is_autocast(device: str) -> bool:
+    """Whether automatic mixed precision is on for a type of device, some of which have none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def in_autocast(vectors: Tensor) -> Tensor:
     """The vectors in the precision that automatic mixed precision gives to matrix products."""
     device = vectors.device.type
-    if not torch.is_autocast_enabled(device) or vectors.dtype == torch.float64:
+    if not is_autocast(device) or vectors.dtype == torch.float64:
         return vectors
     return vectors.to(torch.get_autocast_dtype(device))
 
@@ -134,7 +139,7 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ValueError(f"{name} must be (..., positions, width), got shape {tuple(vectors.shape)}")
         check_device(name, vectors, query, "query")
     dtypes = {vectors.dtype for vectors in named.values()}
-    if len(dtypes) > 1 and not torch.is_autocast_enabled(query.device.type):
+    if len(dtypes) > 1 and not is_autocast(query.device.type):
         got = ", ".join(str(vectors.dtype) for vectors in named.values())
         raise TypeError(f"query, key and value must have one dtype, got {got}; convert some or use torch.autocast")
     if key.shape[-1] != query.shape[-1]:

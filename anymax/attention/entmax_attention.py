@@ -86,7 +86,8 @@ def _fused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tenso
     tensors = (query_BHQE, key_BGKE, value_BGKF, alpha_BH, mask, sink_BH, seed)
     is_direct = is_plain(*tensors)
     # Data exists where tensors are torch's own, and so do lists whose length depends on it.
-    is_real = is_direct or (not torch.compiler.is_compiling() and type(query_BHQE) is Tensor)
+    has_data = type(query_BHQE) is Tensor and not query_BHQE.is_meta
+    is_real = is_direct or (has_data and not torch.compiler.is_compiling())
     if not any(takes_gradient(tensor) for tensor in tensors):
         attention = kernel.attention_of_plain if is_direct else kernel.attention
         out_BHQF, _, _ = attention(*tensors, scale, dropout, causal_offset, False)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.attention.arguments import Inputs
+from anymax.attention.arguments import Inputs, is_autocast
 from anymax.mappings.arguments import computed_in
 from anymax.regularizers.element_dropout import dropout_of_rows
 
@@ -125,7 +125,7 @@ def softmax_attention(inputs: Inputs) -> Tensor:
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     # Entering a context costs as much as a small kernel.
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if is_autocast(device) else nullcontext()
 
 
 def takes_gradient(tensor: Tensor | None) -> bool:

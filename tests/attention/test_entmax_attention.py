@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import anymax
 from anymax import entmax_attention
@@ -159,6 +160,20 @@ def test_autocast_casts_as_it_does_for_torch() -> None:
     assert got.dtype == mapped.dtype == torch.bfloat16
     torch.testing.assert_close(got, entmax_attention(*(part.to(torch.bfloat16) for part in (q, k, v))))
     got.sum().backward()
+
+
+def test_shapes_are_found_without_data() -> None:
+    alpha = torch.full((3,), 1.5, requires_grad=True)
+    for dropout in (0.0, 0.1):
+        tensors = [part.detach().to("meta").requires_grad_() for part in (*vectors(2, 3), alpha)]
+        out = entmax_attention(*tensors, None, dropout)
+        assert out.shape == (2, 3, Q, V) and out.device.type == "meta"
+        gradients = torch.autograd.grad(out.sum(), tensors)
+        assert [gradient.shape for gradient in gradients] == [tensor.shape for tensor in tensors]
+        with FakeTensorMode() as mode:
+            fake = [mode.from_tensor(part) for part in (*vectors(2, 3), alpha)]
+            out = entmax_attention(*fake, None, dropout)
+            assert out.shape == (2, 3, Q, V) and len(torch.autograd.grad(out.sum(), fake)) == 4
 
 
 def test_dropout_is_drawn_from_the_generator_of_torch_and_has_the_right_mean() -> None:
