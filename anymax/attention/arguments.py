@@ -151,6 +151,8 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _leading_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> torch.Size:
     """The dimensions before positions and width that all broadcast to; those of the queries where heads are grouped."""
     shapes = [vectors.shape[:-2] for vectors in (query, key, value)]
+    if shapes[0] == shapes[1] == shapes[2] and shapes[0]:
+        return shapes[0]
     got = ", ".join(str(tuple(vectors.shape)) for vectors in (query, key, value))
     if enable_gqa:
         if min(len(shape) for shape in shapes) < 1:
