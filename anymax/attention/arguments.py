@@ -54,7 +54,7 @@ def prepare(
     _check_vectors(query, key, value)
     check_shares(dropout_p=dropout_p)
     if is_causal and attn_mask is not None:
-        raise ValueError("is_causal must be False with attn_mask, got both; make the mask causal by .tril()")
+        raise ValueError("is_causal must be False with attn_mask, got both; forbid later keys in the mask")
     if scale is not None:
         check_number("scale", scale)
     query, key, value = (in_autocast(vectors) for vectors in (query, key, value))
@@ -86,7 +86,8 @@ def per_head(name: str, value: float | Tensor, inputs: Inputs, lead: torch.Size)
         return query_BHQE.new_full(query_BHQE.shape[:2], value, dtype=dtype)
     check_device(name, value, query_BHQE, "query")
     if value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}")
+        advice = "; a mask is given as attn_mask" if value.dtype == torch.bool else ""
+        raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}{advice}")
     if not _broadcasts(value.shape, lead):
         raise ValueError(
             f"{name} must broadcast to (batch, heads), here {tuple(lead)}, got shape {tuple(value.shape)}; "
@@ -193,9 +194,8 @@ def _expanded(vectors: Tensor, batch: torch.Size, heads: int) -> Tensor:
 
 def _in_four_dims(mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor:
     if not isinstance(mask, Tensor):
-        raise TypeError(
-            f"attn_mask must be a tensor, got {type(mask).__name__}; make one with torch.tensor(mask, dtype=torch.bool)"
-        )
+        advice = "make one with torch.tensor(mask)" if isinstance(mask, list | tuple) else "give the others by name"
+        raise TypeError(f"attn_mask must be a tensor, got {type(mask).__name__}; {advice}")
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
         advice = "pass attn_mask == 1 if it is 1 where a query may attend and 0 elsewhere"
         if mask.is_floating_point():

@@ -242,7 +242,17 @@ def test_vectors_that_do_not_fit_are_refused() -> None:
 def test_masks_that_do_not_fit_are_refused_and_never_turned_into_their_opposite() -> None:
     q, k, v = vectors(2, 3)
     allowed = torch.rand(Q, K) < 0.5
-    refused(TypeError, "attn_mask must be a tensor, got list; make one", q, k, v, attn_mask=allowed.tolist())
+    refused(
+        TypeError,
+        r"attn_mask must be a tensor, got list; make one with torch.tensor\(mask\)$",
+        q,
+        k,
+        v,
+        attn_mask=[0.0],
+    )
+    # Arguments of torch's function by their place there.
+    refused(TypeError, "attn_mask must be a tensor, got float; give the others by name", q, k, v, attn_mask=0.1)
+    refused(TypeError, "alpha must be .* got torch.bool; a mask is given as attn_mask", q, k, v, allowed)
     for wrong in (allowed.long(), allowed.byte()):
         advice = r"got torch.(int64|uint8); pass attn_mask == 1 if it is 1 where"
         refused(TypeError, advice, q, k, v, attn_mask=wrong)
