@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from anymax.checks import check_shares
-from anymax.mappings.arguments import check_device, check_number, check_values, computed_in
+from anymax.mappings.arguments import check_device, check_number, computed_in
+from anymax.mappings.sink import check_sink
 
 # Fewer than the kernel takes, since it adds the number of a row.
 _NUM_SEEDS = 2**62
@@ -100,12 +101,7 @@ def sink_per_head(sink: float | Tensor | None, inputs: Inputs, lead: torch.Size)
     """The score of a sink for each head of the batch; None without one."""
     if sink is None:
         return None
-    if not isinstance(sink, Tensor):
-        check_number("sink", sink)
-        if not sink < math.inf:
-            raise ValueError(f"sink must be below infinity, got {sink}; None is no sink")
-    else:
-        check_values("sink", "below infinity", sink, lambda values: values < math.inf)
+    check_sink(sink)
     return per_head("sink", sink, inputs, lead)
 
 

@@ -5,6 +5,7 @@ there is one, the sink; E numbers per head of queries and keys, F of values.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -158,7 +159,4 @@ def _differentiable_backward(
 
 
 def _unfused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:
-    def choose(scores_BHQN: Tensor, allowed: Tensor | None) -> Tensor:
-        return entmax(scores_BHQN, alpha_BH[..., None, None], mask=allowed)
-
-    return gather(inputs, choose, sink_BH, seed)
+    return gather(inputs, partial(entmax, alpha=alpha_BH[..., None, None]), sink_BH, seed)

@@ -67,6 +67,12 @@ MEMBERS = {
     "sigsoftmax": Member(anymax.sigsoftmax, ignores_shift=False),
     "gumbel_softmax": Member(gumbel, is_random=True),
     "softpick": Member(anymax.softpick, "at most one", ignores_shift=False, has_kernel=False),
+    "softmax with a sink": Member(at(anymax.mappings.with_sink, 0.5), "at most one", ignores_shift=False),
+    "entmax with a sink": Member(
+        lambda scores, **options: anymax.mappings.with_sink(scores, -0.5, anymax.Entmax(1.5), **options),
+        "at most one",
+        ignores_shift=False,
+    ),
     "sigmoid": Member(anymax.sigmoid, "weights", ignores_shift=False, has_kernel=False),
     "sigmoid-1": Member(at(anymax.sigmoid, 1.0), "weights", ignores_shift=False, has_kernel=False),
     "rectified-1": Member(anymax.rectified, "weights", ignores_shift=False, has_kernel=False, grows=True),
