@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from anymax.checks import check_shares
-from anymax.mappings.arguments import check_device, check_number, check_values, computed_in
+from anymax.mappings.arguments import check_device, check_number, computed_in
+from anymax.mappings.sink import check_sink
 
 # Fewer than the kernel takes, since it adds the number of a row.
 _NUM_SEEDS = 2**62
@@ -54,7 +55,7 @@ def prepare(
     _check_vectors(query, key, value)
     check_shares(dropout_p=dropout_p)
     if is_causal and attn_mask is not None:
-        raise ValueError("is_causal must be False with attn_mask, got both; make the mask causal by .tril()")
+        raise ValueError("is_causal must be False with attn_mask, got both; forbid later keys in the mask")
     if scale is not None:
         check_number("scale", scale)
     query, key, value = (in_autocast(vectors) for vectors in (query, key, value))
@@ -86,7 +87,8 @@ def per_head(name: str, value: float | Tensor, inputs: Inputs, lead: torch.Size)
         return query_BHQE.new_full(query_BHQE.shape[:2], value, dtype=dtype)
     check_device(name, value, query_BHQE, "query")
     if value.is_complex() or value.dtype == torch.bool:
-        raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}")
+        advice = "; a mask is given as attn_mask" if value.dtype == torch.bool else ""
+        raise TypeError(f"{name} must be a tensor of real numbers, got {value.dtype}{advice}")
     if not _broadcasts(value.shape, lead):
         raise ValueError(
             f"{name} must broadcast to (batch, heads), here {tuple(lead)}, got shape {tuple(value.shape)}; "
@@ -99,12 +101,7 @@ def sink_per_head(sink: float | Tensor | None, inputs: Inputs, lead: torch.Size)
     """The score of a sink for each head of the batch; None without one."""
     if sink is None:
         return None
-    if not isinstance(sink, Tensor):
-        check_number("sink", sink)
-        if not sink < math.inf:
-            raise ValueError(f"sink must be below infinity, got {sink}; None is no sink")
-    else:
-        check_values("sink", "below infinity", sink, lambda values: values < math.inf)
+    check_sink(sink)
     return per_head("sink", sink, inputs, lead)
 
 
@@ -115,10 +112,15 @@ def draw_seed(inputs: Inputs) -> Tensor | None:
     return torch.randint(_NUM_SEEDS, (), dtype=torch.int64, device=inputs.query_BHQE.device)
 
 
+def is_autocast(device: str) -> bool:
+    """Whether automatic mixed precision is on for a type of device, some of which have none."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def in_autocast(vectors: Tensor) -> Tensor:
     """The vectors in the precision that automatic mixed precision gives to matrix products."""
     device = vectors.device.type
-    if not torch.is_autocast_enabled(device) or vectors.dtype == torch.float64:
+    if not is_autocast(device) or vectors.dtype == torch.float64:
         return vectors
     return vectors.to(torch.get_autocast_dtype(device))
 
@@ -134,7 +136,7 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise ValueError(f"{name} must be (..., positions, width), got shape {tuple(vectors.shape)}")
         check_device(name, vectors, query, "query")
     dtypes = {vectors.dtype for vectors in named.values()}
-    if len(dtypes) > 1 and not torch.is_autocast_enabled(query.device.type):
+    if len(dtypes) > 1 and not is_autocast(query.device.type):
         got = ", ".join(str(vectors.dtype) for vectors in named.values())
         raise TypeError(f"query, key and value must have one dtype, got {got}; convert some or use torch.autocast")
     if key.shape[-1] != query.shape[-1]:
@@ -146,6 +148,8 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _leading_shape(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> torch.Size:
     """The dimensions before positions and width that all broadcast to; those of the queries where heads are grouped."""
     shapes = [vectors.shape[:-2] for vectors in (query, key, value)]
+    if shapes[0] == shapes[1] == shapes[2] and shapes[0]:
+        return shapes[0]
     got = ", ".join(str(tuple(vectors.shape)) for vectors in (query, key, value))
     if enable_gqa:
         if min(len(shape) for shape in shapes) < 1:
@@ -186,9 +190,8 @@ def _expanded(vectors: Tensor, batch: torch.Size, heads: int) -> Tensor:
 
 def _in_four_dims(mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor:
     if not isinstance(mask, Tensor):
-        raise TypeError(
-            f"attn_mask must be a tensor, got {type(mask).__name__}; make one with torch.tensor(mask, dtype=torch.bool)"
-        )
+        advice = "make one with torch.tensor(mask)" if isinstance(mask, list | tuple) else "give the others by name"
+        raise TypeError(f"attn_mask must be a tensor, got {type(mask).__name__}; {advice}")
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
         advice = "pass attn_mask == 1 if it is 1 where a query may attend and 0 elsewhere"
         if mask.is_floating_point():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anymax.attention.arguments import Inputs, draw_seed, prepare, sink_per_head
 from anymax.attention.entmax_attention import entmax_of_inputs
-from anymax.attention.unfused import Choose, Watch, gather, num_allowed, probs_of
+from anymax.attention.unfused import Mapping, Watch, gather, num_allowed, probs_of
 from anymax.mappings import (
     Entmax,
     LearnedEntmax,
@@ -20,16 +20,14 @@ from anymax.mappings import (
     entmax,
     softmax,
     sparsemax,
-    total_of,
 )
 from anymax.mappings.arguments import computed_in
+from anymax.mappings.sink import WithSink, check_takes_sink
 from anymax.transforms import LengthScale
 
-# Called with scores and mask=..., it maps the last dimension: a function of anymax.mappings, or a Module over one.
-Mapping = Callable[..., Tensor]
 # Called with scores alone; LengthScale is told what may be attended to as well.
 Transform = Callable[..., Tensor]
-_WITH_DIM = (Entmax, LearnedEntmax, LengthScale, Rectified, Sigmoid, Softpick)
+_WITH_DIM = (Entmax, LearnedEntmax, LengthScale, Rectified, Sigmoid, Softpick, WithSink)
 
 
 def attention(
@@ -85,7 +83,7 @@ def attend(
     alpha = alpha_of(mapping)
     if alpha is None or inputs.transform is not None:
         sink_BH, seed = sink_per_head(sink, inputs, lead), draw_seed(inputs)
-        return gather(inputs, _chooser(mapping), sink_BH, seed, watch)
+        return gather(inputs, softmax if mapping is None else mapping, sink_BH, seed, watch)
     if watch is not None:
         with torch.no_grad():
             watch(probs(inputs, lead, mapping, sink))
@@ -94,7 +92,7 @@ def attend(
 
 def probs(inputs: Inputs, lead: torch.Size, mapping: Mapping | None, sink: float | Tensor | None = None) -> Tensor:
     """Where every head looks: (B, H, Q, K), without dropout."""
-    return probs_of(inputs, _chooser(mapping), sink_per_head(sink, inputs, lead))
+    return probs_of(inputs, softmax if mapping is None else mapping, sink_per_head(sink, inputs, lead))
 
 
 def transformed(inputs: Inputs, transform: Transform | None) -> Inputs:
@@ -137,16 +135,8 @@ def check_mapping(mapping: Mapping | None, transform: Transform | None = None, s
     for name, module in (("mapping", mapping), ("transform", transform)):
         if isinstance(module, _WITH_DIM) and module.dim not in (-1, 3):
             raise ValueError(f"{name} must be along the keys, the last dimension, got one with dim={module.dim}")
-    if sink is not None and mapping is not None and total_of(mapping) == "weights":
-        raise ValueError(
-            "sink must be None for a mapping to weights that do not depend on each other, "
-            f"got one with {getattr(mapping, '__name__', type(mapping).__name__)}; a sink would change nothing"
-        )
-
-
-def _chooser(mapping: Mapping | None) -> Choose:
-    chosen = softmax if mapping is None else mapping
-    return lambda scores, allowed: chosen(scores, mask=allowed)
+    if sink is not None and mapping is not None:
+        check_takes_sink(mapping)
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -5,6 +5,7 @@ there is one, the sink; E numbers per head of queries and keys, F of values.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,7 +87,8 @@ def _fused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tenso
     tensors = (query_BHQE, key_BGKE, value_BGKF, alpha_BH, mask, sink_BH, seed)
     is_direct = is_plain(*tensors)
     # Data exists where tensors are torch's own, and so do lists whose length depends on it.
-    is_real = is_direct or (not torch.compiler.is_compiling() and type(query_BHQE) is Tensor)
+    has_data = type(query_BHQE) is Tensor and not query_BHQE.is_meta
+    is_real = is_direct or (has_data and not torch.compiler.is_compiling())
     if not any(takes_gradient(tensor) for tensor in tensors):
         attention = kernel.attention_of_plain if is_direct else kernel.attention
         out_BHQF, _, _ = attention(*tensors, scale, dropout, causal_offset, False)
@@ -157,7 +159,4 @@ def _differentiable_backward(
 
 
 def _unfused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:
-    def choose(scores_BHQN: Tensor, allowed: Tensor | None) -> Tensor:
-        return entmax(scores_BHQN, alpha_BH[..., None, None], mask=allowed)
-
-    return gather(inputs, choose, sink_BH, seed)
+    return gather(inputs, partial(entmax, alpha=alpha_BH[..., None, None]), sink_BH, seed)

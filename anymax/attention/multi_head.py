@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from anymax.attention.arguments import Inputs, in_autocast
-from anymax.attention.attention import Mapping as Mapping
 from anymax.attention.attention import Transform, attend, check_mapping, transformed
 from anymax.attention.attention import probs as probs_of_inputs
 from anymax.attention.cache import CrossAttentionCache, KeyValueCache
 from anymax.attention.capture import Kind, Watch, watch_as
 from anymax.attention.positions import rotate
-from anymax.mappings.arguments import check_boolean, check_device, check_number
+from anymax.attention.unfused import Mapping as Mapping
+from anymax.mappings.arguments import check_boolean, check_device
+from anymax.mappings.sink import check_sink
 
 Gate = Literal["element", "head"]
 
@@ -247,9 +248,7 @@ class MultiHeadAttention(nn.Module):
         if sink is not None:
             if isinstance(sink, str):
                 raise ValueError(f"sink must be a number, 'learned' or None, got {sink!r}")
-            check_number("sink", sink)
-            if not sink < math.inf:
-                raise ValueError(f"sink must be below infinity, got {sink}; None is no sink")
+            check_sink(sink)
         return sink
 
     def _check_inputs(

@@ -11,32 +11,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anymax.attention.arguments import Inputs
+from anymax.attention.arguments import Inputs, is_autocast
 from anymax.mappings.arguments import computed_in
+from anymax.mappings.sink import with_sink
 from anymax.regularizers.element_dropout import dropout_of_rows
 
-# Scores, and where they may be chosen, to probabilities along the last dimension.
-Choose = Callable[[Tensor, Tensor | None], Tensor]
+# Called with scores and mask=..., it maps the last dimension.
+Mapping = Callable[..., Tensor]
 # Sees the probabilities.
 Watch = Callable[[Tensor], None]
 
 
 def gather(
-    inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None = None
+    inputs: Inputs, mapping: Mapping, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None = None
 ) -> Tensor:
     """The values gathered for each query, in their dtype."""
     with without_autocast(inputs.query_BHQE.device.type):
-        return _gather(inputs, choose, sink_BH, seed, watch)
+        return _gather(inputs, mapping, sink_BH, seed, watch)
 
 
-def probs_of(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
+def probs_of(inputs: Inputs, mapping: Mapping, sink_BH: Tensor | None) -> Tensor:
     """What each query multiplies the values with, (B, H, Q, K), computed in float32 for half precision."""
     with without_autocast(inputs.query_BHQE.device.type):
-        return _probs(inputs, choose, sink_BH)
+        return _probs(inputs, mapping, sink_BH)
 
 
-def _gather(inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None) -> Tensor:
-    probs_BHQK = _probs(inputs, choose, sink_BH)
+def _gather(
+    inputs: Inputs, mapping: Mapping, sink_BH: Tensor | None, seed: Tensor | None, watch: Watch | None
+) -> Tensor:
+    probs_BHQK = _probs(inputs, mapping, sink_BH)
     if watch is not None:
         watch(probs_BHQK.detach())
     if seed is not None:
@@ -47,7 +50,7 @@ def _gather(inputs: Inputs, choose: Choose, sink_BH: Tensor | None, seed: Tensor
     return (probs_BHQK @ _per_head(value_BGKF, inputs).to(probs_BHQK.dtype)).to(value_BGKF.dtype)
 
 
-def _probs(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
+def _probs(inputs: Inputs, mapping: Mapping, sink_BH: Tensor | None) -> Tensor:
     query_BHQE, key_BGKE = inputs.query_BHQE, inputs.key_BGKE
     dtype = computed_in(query_BHQE.dtype)
     scores_BHQK = (query_BHQE.to(dtype) * inputs.scale) @ _per_head(key_BGKE, inputs).to(dtype).mT
@@ -58,12 +61,8 @@ def _probs(inputs: Inputs, choose: Choose, sink_BH: Tensor | None) -> Tensor:
         scores_BHQK = (scores_BHQK + mask).to(dtype)
     allowed = allowed_in(inputs)
     if sink_BH is None:
-        return choose(scores_BHQK, allowed)
-    sink_BHQ1 = sink_BH[..., None, None].expand(*scores_BHQK.shape[:3], 1)
-    scores_BHQN = torch.cat([scores_BHQK, sink_BHQ1.to(dtype)], -1)
-    if allowed is not None:
-        allowed = torch.cat([allowed.expand_as(scores_BHQK), torch.ones_like(sink_BHQ1, dtype=torch.bool)], -1)
-    return choose(scores_BHQN, allowed)[..., :-1]
+        return mapping(scores_BHQK, mask=allowed)
+    return with_sink(scores_BHQK, sink_BH[..., None, None], mapping, mask=allowed)
 
 
 def allowed_in(inputs: Inputs) -> Tensor | None:
@@ -125,7 +124,7 @@ def softmax_attention(inputs: Inputs) -> Tensor:
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     # Entering a context costs as much as a small kernel.
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if is_autocast(device) else nullcontext()
 
 
 def takes_gradient(tensor: Tensor | None) -> bool:

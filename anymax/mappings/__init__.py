@@ -8,6 +8,7 @@ from anymax.mappings.rectified import Rectified, rectified
 from anymax.mappings.regularized_argmax import regularized_argmax
 from anymax.mappings.sigmoid import Sigmoid, sigmoid
 from anymax.mappings.sigsoftmax import sigsoftmax
+from anymax.mappings.sink import WithSink, with_sink
 from anymax.mappings.softmax import softmax
 from anymax.mappings.softpick import Softpick, softpick
 from anymax.mappings.sparsemax import sparsemax
@@ -22,6 +23,7 @@ __all__ = [
     "Rectified",
     "Sigmoid",
     "Softpick",
+    "WithSink",
     "annealed_tau",
     "argmax",
     "entmax",
@@ -39,4 +41,5 @@ __all__ = [
     "topk_sparsemax",
     "topk_sparsemax_is_exact",
     "total_of",
+    "with_sink",
 ]

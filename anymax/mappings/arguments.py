@@ -49,7 +49,8 @@ def check_boolean(mask: Tensor, meaning: str) -> None:
     if isinstance(mask, Tensor) and mask.dtype == torch.bool:
         return
     if not isinstance(mask, Tensor):
-        got, fix = type(mask).__name__, "make one with torch.tensor(mask, dtype=torch.bool)"
+        # Without a dtype, since torch.bool would turn an additive mask into its opposite.
+        got, fix = type(mask).__name__, "make one with torch.tensor(mask)"
     elif mask.is_floating_point():
         # Not mask.bool(), which is true where an additive mask forbids.
         got, fix = str(mask.dtype), "pass mask == 0 if it is additive, of 0 and -inf, or mask == 1 if it is of 1 and 0"

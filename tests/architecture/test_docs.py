@@ -5,6 +5,7 @@ import importlib.util
 import io
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -73,13 +74,19 @@ def test_links_are_told_from_addresses_and_code(tmp_path: Path):
     assert links(page) == ["b.md", "k.png"]
 
 
-def test_the_picture_can_be_drawn_again_and_is_small(tmp_path: Path):
-    pytest.importorskip("matplotlib")
-    spec = importlib.util.spec_from_file_location("simplex", DOCS / "pictures" / "simplex.py")
+def script_of_pictures(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "pictures" / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    script.draw(tmp_path / "mappings.png")
-    for picture in (tmp_path / "mappings.png", DOCS / "pictures" / "mappings.png"):
+    return script
+
+
+def test_pictures_can_be_drawn_again_and_are_small(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    script_of_pictures("simplex").draw(tmp_path / "mappings.png")
+    script_of_pictures("heads").main(tmp_path / "heads.png", steps=1)
+    names = ("mappings.png", "heads.png")
+    for picture in [folder / name for folder in (tmp_path, DOCS / "pictures") for name in names]:
         assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < SMALL
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 import anymax
 from anymax import entmax_attention
@@ -161,6 +162,20 @@ def test_autocast_casts_as_it_does_for_torch() -> None:
     got.sum().backward()
 
 
+def test_shapes_are_found_without_data() -> None:
+    alpha = torch.full((3,), 1.5, requires_grad=True)
+    for dropout in (0.0, 0.1):
+        tensors = [part.detach().to("meta").requires_grad_() for part in (*vectors(2, 3), alpha)]
+        out = entmax_attention(*tensors, None, dropout)
+        assert out.shape == (2, 3, Q, V) and out.device.type == "meta"
+        gradients = torch.autograd.grad(out.sum(), tensors)
+        assert [gradient.shape for gradient in gradients] == [tensor.shape for tensor in tensors]
+        with FakeTensorMode() as mode:
+            fake = [mode.from_tensor(part) for part in (*vectors(2, 3), alpha)]
+            out = entmax_attention(*fake, None, dropout)
+            assert out.shape == (2, 3, Q, V) and len(torch.autograd.grad(out.sum(), fake)) == 4
+
+
 def test_dropout_is_drawn_from_the_generator_of_torch_and_has_the_right_mean() -> None:
     q, k, v = vectors(2, 3)
     results = []
@@ -227,7 +242,17 @@ def test_vectors_that_do_not_fit_are_refused() -> None:
 def test_masks_that_do_not_fit_are_refused_and_never_turned_into_their_opposite() -> None:
     q, k, v = vectors(2, 3)
     allowed = torch.rand(Q, K) < 0.5
-    refused(TypeError, "attn_mask must be a tensor, got list; make one", q, k, v, attn_mask=allowed.tolist())
+    refused(
+        TypeError,
+        r"attn_mask must be a tensor, got list; make one with torch.tensor\(mask\)$",
+        q,
+        k,
+        v,
+        attn_mask=[0.0],
+    )
+    # Arguments of torch's function by their place there.
+    refused(TypeError, "attn_mask must be a tensor, got float; give the others by name", q, k, v, attn_mask=0.1)
+    refused(TypeError, "alpha must be .* got torch.bool; a mask is given as attn_mask", q, k, v, allowed)
     for wrong in (allowed.long(), allowed.byte()):
         advice = r"got torch.(int64|uint8); pass attn_mask == 1 if it is 1 where"
         refused(TypeError, advice, q, k, v, attn_mask=wrong)

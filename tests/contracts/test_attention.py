@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from anymax import entmax_attention
+from anymax.attention.arguments import Inputs
+from anymax.attention.entmax_attention import entmax_of_inputs
 from anymax.kernels import attention as kernel
 from anymax.kernels import library, use_backend
 from anymax.kernels.dropout import reference as dropout
@@ -100,7 +102,7 @@ def all_pairs() -> list[Case]:
     return cases
 
 
-class Inputs(NamedTuple):
+class Given(NamedTuple):
     """The tensors of a case, in float32 so that every backend gets the same; None where there is none."""
 
     query: Tensor
@@ -110,7 +112,7 @@ class Inputs(NamedTuple):
     sink: Tensor | None
 
 
-def inputs_of(case: Case) -> tuple[Inputs, Tensor | None]:
+def inputs_of(case: Case) -> tuple[Given, Tensor | None]:
     (num_queries, num_keys), (width, value_width) = case.lengths, case.widths
 
     def vectors(heads: int, length: int, width: int) -> Tensor:
@@ -138,7 +140,7 @@ def inputs_of(case: Case) -> tuple[Inputs, Tensor | None]:
         ),
     }
     sink = torch.randn(H) if case.sink == "per head" else None if case.sink is None else torch.tensor(case.sink)
-    inputs = Inputs(
+    inputs = Given(
         vectors(H, num_queries, width),
         vectors(case.groups, num_keys, width),
         vectors(case.groups, num_keys, value_width),
@@ -148,7 +150,7 @@ def inputs_of(case: Case) -> tuple[Inputs, Tensor | None]:
     return inputs, masks[case.mask]()
 
 
-def enumerated(inputs: Inputs, case: Case, mask: Tensor | None, seed: int) -> Tensor:
+def enumerated(inputs: Given, case: Case, mask: Tensor | None, seed: int) -> Tensor:
     """The definition in double precision: each row's lambda by bisection."""
     query, key, value, alpha = (tensor.double() for tensor in inputs[:4])
     num_queries, num_keys = case.lengths
@@ -194,7 +196,7 @@ class Wanted(NamedTuple):
     """What a case must give: values, and the slope of their weighted sum in one direction per tensor."""
 
     case: Case
-    inputs: Inputs
+    inputs: Given
     mask: Tensor | None
     seed: int
     out: Tensor
@@ -221,7 +223,7 @@ def wanted() -> list[Wanted]:
                 continue
             eps, ends = 1e-6, []
             for step in (eps, -eps):
-                moved = inputs._replace(**{Inputs._fields[place]: inputs[place].double() + step * direction})
+                moved = inputs._replace(**{Given._fields[place]: inputs[place].double() + step * direction})
                 ends.append((enumerated(moved, case, mask, seed) * weight).sum().item())
             slopes.append((ends[0] - ends[1]) / (2 * eps))
         results.append(Wanted(case, inputs, mask, seed, out, weight, directions, slopes))
@@ -276,7 +278,7 @@ def test_values_and_gradients_are_those_of_the_definition(dtypes: list[torch.dty
                 out.double(), one.out, rtol=0, atol=atol, msg=lambda text, n=note: f"{n}: {text}"
             )
             for name, gradient, direction, slope in zip(
-                Inputs._fields, gradients, one.directions, one.slopes, strict=True
+                Given._fields, gradients, one.directions, one.slopes, strict=True
             ):
                 if gradient is None or (is_steep and not exact):
                     continue
@@ -308,6 +310,37 @@ def test_rows_with_nothing_to_attend_to_give_zeros_and_zero_gradients(dtypes: li
             assert (out == 0).all() and all((tensor.grad == 0).all() for tensor in (q, k, v, alpha))
         else:
             assert (out[:, :, 1] == 0).all() and (q.grad[:, :, 1] == 0).all() and (out[:, :, 0] != 0).all()
+
+
+def test_a_sink_of_minus_infinity_is_none(dtypes: list[torch.dtype]) -> None:
+    q, k, v = (torch.randn(2, 3, 9, 8, dtype=dtypes[0], requires_grad=True) for _ in range(3))
+    mask = torch.rand(9, 9) < 0.6
+    mask[4] = False
+    for alpha in (torch.tensor([1.0, 1.5, 2.0]), 1.3):
+        sink = torch.full((3,), -math.inf, requires_grad=True)
+        got, wanted = (entmax_attention(q, k, v, alpha, mask, sink=one) for one in (sink, None))
+        torch.testing.assert_close(got, wanted)
+        weight = torch.randn_like(got)
+        of = torch.autograd.grad(got, (q, k, v, sink), weight)
+        torch.testing.assert_close(of[:3], torch.autograd.grad(wanted, (q, k, v), weight))
+        assert (of[3] == 0).all()
+
+
+def test_a_causal_offset_is_a_mask_beside_the_other(dtypes: list[torch.dtype]) -> None:
+    tensors = [
+        torch.randn(2, heads, n, 8, dtype=dtypes[0], requires_grad=True) for heads, n in ((4, 5), (2, 9), (2, 9))
+    ]
+    alpha = torch.tensor([1.0, 1.5, 2.0, 1.2], dtype=dtypes[0], requires_grad=True)
+    boolean, additive = torch.rand(2, 1, 5, 9) < 0.7, torch.randn(4, 1, 9, dtype=dtypes[0])[None]
+    for offset, mask in itertools.product((0, 2, 4, 8, 20), (None, boolean, additive)):
+        allowed = torch.ones(5, 9, dtype=torch.bool).tril(offset)[None, None]
+        both = allowed if mask is None else mask & allowed if mask is boolean else mask.masked_fill(~allowed, -math.inf)
+        results = []
+        for one in (Inputs(*tensors, mask, 0.4, 0.0, offset), Inputs(*tensors, both, 0.4, 0.0, None)):
+            out = entmax_of_inputs(one, one.query_BHQE.shape[:2], alpha, 0.1)
+            weight = torch.linspace(-1, 1, out.numel(), dtype=dtypes[0]).view_as(out)
+            results.append([out, *torch.autograd.grad(out, [*tensors, alpha], weight)])
+        torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 def test_a_nan_spoils_its_row_and_no_other(dtypes: list[torch.dtype]) -> None:

@@ -67,6 +67,12 @@ MEMBERS = {
     "sigsoftmax": Member(anymax.sigsoftmax, ignores_shift=False),
     "gumbel_softmax": Member(gumbel, is_random=True),
     "softpick": Member(anymax.softpick, "at most one", ignores_shift=False, has_kernel=False),
+    "softmax with a sink": Member(at(anymax.mappings.with_sink, 0.5), "at most one", ignores_shift=False),
+    "entmax with a sink": Member(
+        lambda scores, **options: anymax.mappings.with_sink(scores, -0.5, anymax.Entmax(1.5), **options),
+        "at most one",
+        ignores_shift=False,
+    ),
     "sigmoid": Member(anymax.sigmoid, "weights", ignores_shift=False, has_kernel=False),
     "sigmoid-1": Member(at(anymax.sigmoid, 1.0), "weights", ignores_shift=False, has_kernel=False),
     "rectified-1": Member(anymax.rectified, "weights", ignores_shift=False, has_kernel=False, grows=True),
@@ -319,8 +325,10 @@ def test_a_mask_that_is_not_boolean_is_refused_with_what_to_pass_instead(member:
         with pytest.raises(TypeError, match=rf"got {mask.dtype}; pass .*mask == 1 if it is of 1 and 0"):
             member.call(scores, mask=mask)
         torch.testing.assert_close(member.call(scores, mask=mask == 1), member.call(scores, mask=allowed))
-    with pytest.raises(TypeError, match=r"got list; make one with torch.tensor\(mask, dtype=torch.bool\)"):
-        member.call(scores, mask=allowed.tolist())
+    # Of an additive list, too, which torch.tensor(mask, dtype=torch.bool) would turn into its opposite.
+    for mask in (allowed.tolist(), additive.tolist()):
+        with pytest.raises(TypeError, match=r"got list; make one with torch.tensor\(mask\)$"):
+            member.call(scores, mask=mask)
 
 
 def test_a_mask_that_does_not_broadcast_is_refused(member: Member) -> None:
