@@ -3,6 +3,7 @@
 Shapes: B batch, H heads of queries, G heads of keys and values, Q queries, K keys, E numbers per head.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,8 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils.output_capturing import _active_collector
 
 from anymax.attention import entmax_attention
-from anymax.attention.arguments import Inputs, per_head, prepare, sink_per_head
-from anymax.attention.unfused import probs_of
+from anymax.attention.arguments import per_head, prepare
+from anymax.attention.attention import probs
 from anymax.hf.settings import alpha_of
 from anymax.mappings import entmax
 
@@ -130,8 +131,8 @@ def _attend(
         mask, is_causal = mask.masked_fill(~causal_QK, -math.inf), False
     if output_attentions or _are_weights_captured():
         inputs, lead = prepare(query_BHQE, key_BGKE, value_BGKE, mask, 0.0, is_causal, scaling, is_grouped)
-        weights_BHQK = _weights(inputs, per_head("alpha", alpha, inputs, lead), sink_per_head(s_aux, inputs, lead))
-        weights_BHQK = F.dropout(weights_BHQK.to(query_BHQE.dtype), dropout)
+        mapping = functools.partial(entmax, alpha=per_head("alpha", alpha, inputs, lead)[..., None, None])
+        weights_BHQK = F.dropout(probs(inputs, lead, mapping, s_aux).to(query_BHQE.dtype), dropout)
         value_BHKE = value_BGKE.repeat_interleave(query_BHQE.shape[1] // value_BGKE.shape[1], 1)
         return (weights_BHQK @ value_BHKE).transpose(1, 2).contiguous(), weights_BHQK
     gathered_BHQE = entmax_attention(
@@ -153,10 +154,6 @@ def _are_weights_captured() -> bool:
     """Whether weights are asked for in a model that does not pass this on, as GPT-2: hooks wait for them then."""
     captured = None if torch.compiler.is_compiling() else _active_collector.get()
     return captured is not None and any(name.endswith("attentions") for name in captured)
-
-
-def _weights(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None) -> Tensor:
-    return probs_of(inputs, lambda scores_BHQN, _: entmax(scores_BHQN, alpha_BH[..., None, None]), sink_BH)
 
 
 def _mask(mask: Tensor | None, position_bias: Tensor | None, query: Tensor, num_keys: int) -> Tensor | None:
