@@ -34,11 +34,15 @@ _HARMLESS = {
     "encoder_hidden_states",
     "max_length_k",
     "max_length_q",
+    "mm_token_type_ids",
     "num_items_in_batch",
+    "output_hidden_states",
     "position_embeddings",
     "position_ids",
     "seq_idx",
+    "shift_labels",
     "sliding_window",
+    "token_type_ids",
 }
 # What is known to change them; of others, tensors and everything else but flags, whole numbers and names is refused.
 _CHANGING = {"block_indices", "cache", "indices", "sinks", "softcap"}

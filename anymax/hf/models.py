@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from anymax.hf.attention import ENTMAX
-from anymax.hf.settings import IN_CONFIG, IN_MODULE, Settings, alpha_of
-from anymax.mappings import LearnedEntmax
+from anymax.hf.settings import IN_CONFIG, IN_MODULE, HeadAlphas, Settings, alpha_of
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -139,8 +138,8 @@ def _num_heads(name: str, module: nn.Module) -> int:
     raise ValueError(f"the number of heads of {name} must be known for learned alphas, got no {', '.join(_HEADS)}")
 
 
-def _attach(module: nn.Module, learned: LearnedEntmax | None) -> None:
-    if isinstance(getattr(module, IN_MODULE, None), LearnedEntmax):
+def _attach(module: nn.Module, learned: HeadAlphas | None) -> None:
+    if isinstance(getattr(module, IN_MODULE, None), HeadAlphas):
         delattr(module, IN_MODULE)
     if learned is None:
         return

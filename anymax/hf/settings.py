@@ -50,13 +50,23 @@ class Settings:
         # Which checks the range.
         self.build(1)
 
-    def build(self, num_heads: int) -> LearnedEntmax:
+    def build(self, num_heads: int) -> "HeadAlphas":
         """The alphas of one attention module, in float32 whatever the model's dtype is."""
         assert self.low is not None and self.high is not None
-        return LearnedEntmax((num_heads,), initial=self.initial, low=self.low, high=self.high).float()
+        return HeadAlphas((num_heads,), initial=self.initial, low=self.low, high=self.high).float()
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+class HeadAlphas(LearnedEntmax):
+    """The alphas of the heads of an attention module; they are the result of a call, before which weights are fetched.
+
+    Hooks that keep weights elsewhere until they are needed, as offloading does, wait for the call of a module.
+    """
+
+    def forward(self) -> Tensor:  # type: ignore[override]
+        return self.alpha
 
 
 def settings_in(config: Any) -> Settings | None:
@@ -75,13 +85,14 @@ def settings_in(config: Any) -> Settings | None:
 def alpha_of(module: nn.Module, num_heads: int) -> float | Tensor:
     """The alpha, or those of each head, that the attention of a module is computed with."""
     learned = getattr(module, IN_MODULE, None)
-    if isinstance(learned, LearnedEntmax):
+    if isinstance(learned, HeadAlphas):
         if learned.pre_alpha.shape != (num_heads,):
             raise ValueError(
                 f"{IN_MODULE}.pre_alpha of {type(module).__name__} must have one alpha for each of its {num_heads} "
                 f"heads, got shape {tuple(learned.pre_alpha.shape)}"
             )
-        return learned.alpha
+        alphas: Tensor = learned()
+        return alphas
     config = getattr(module, "config", None)
     found = getattr(config, IN_CONFIG, None)
     if found is None:
@@ -97,11 +108,11 @@ def alpha_of(module: nn.Module, num_heads: int) -> float | Tensor:
     )
 
 
-def learned_in(model: nn.Module) -> Iterator[tuple[str, LearnedEntmax]]:
+def learned_in(model: nn.Module) -> Iterator[tuple[str, HeadAlphas]]:
     """The alphas that a model's modules hold, by the name of the attention module."""
     for name, module in model.named_modules():
         learned = getattr(module, IN_MODULE, None)
-        if isinstance(learned, LearnedEntmax):
+        if isinstance(learned, HeadAlphas):
             yield name, learned
 
 

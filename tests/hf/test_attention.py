@@ -233,7 +233,12 @@ def test_what_may_change_the_scores_and_is_not_known_is_refused(name: str):
 def test_what_does_not_change_the_scores_is_ignored():
     given = vectors()
     options = {"position_ids": torch.arange(5), "sliding_window": 3, "use_cache": True, "softcap": None}
-    options |= {"deterministic": True, "never_seen": False, "num_items_in_batch": torch.tensor(3)}
+    options |= {
+        "deterministic": True,
+        "output_hidden_states": [0, 1],
+        "never_seen": False,
+        "num_items_in_batch": torch.tensor(3),
+    }
     found, _ = entmax_forward(Attending(), *given, None, **options)
     assert torch.equal(found, entmax_forward(Attending(), *given, None)[0])
 

@@ -94,6 +94,20 @@ def test_one_missing_alpha_changes_no_other(tmp_path: Path):
     assert (second - 1.7).abs().max() < 1e-6
 
 
+def test_an_alpha_of_another_number_of_heads_is_refused_or_set_where_that_is_asked_for(tmp_path: Path):
+    wanted = saved("llama", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.1.self_attn.entmax.pre_alpha"] = torch.zeros(7)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        anymax.hf.from_pretrained(hf.LlamaForCausalLM, tmp_path)
+    with pytest.warns(UserWarning, match=r"no alphas for model.layers.1.self_attn; they start"):
+        found = anymax.hf.from_pretrained(hf.LlamaForCausalLM, tmp_path, ignore_mismatched_sizes=True)
+    first, second = anymax.hf.alphas(found).values()
+    assert torch.equal(first, next(iter(anymax.hf.alphas(wanted).values())))
+    assert (second - 1.7).abs().max() < 1e-6
+
+
 @each("dtype", [torch.bfloat16, torch.float16])
 def test_alphas_stay_exact_in_a_model_that_is_loaded_in_half_precision(dtype: torch.dtype, tmp_path: Path):
     wanted = anymax.hf.alphas(saved("t5", tmp_path))

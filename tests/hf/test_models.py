@@ -54,6 +54,15 @@ def test_alphas_are_learned_and_are_float32_in_a_model_of_half_precision():
     assert all(bool((after[key] != before[key]).all()) for key in before)
 
 
+def test_hooks_that_fetch_weights_when_a_module_is_called_are_called_for_alphas():
+    model = anymax.hf.use_entmax(build("llama"), "learned")
+    called = []
+    for layer in model.model.layers:
+        layer.self_attn.entmax.register_forward_pre_hook(lambda module, _: called.append(module))
+    model(**inputs(model))
+    assert called == [layer.self_attn.entmax for layer in model.model.layers]
+
+
 def test_called_again_it_starts_anew():
     model = anymax.hf.use_entmax(build("t5"), "learned", initial=0.7, low=0.5, high=0.9)
     assert all(bool((alpha - 0.7).abs().max() < 1e-6) for alpha in anymax.hf.alphas(model).values())
