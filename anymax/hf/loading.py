@@ -4,7 +4,7 @@ import os
 import warnings
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.auto_factory import _BaseAutoModelClass, _get_model_class
 
 from anymax.hf.models import attention_modules, change
@@ -28,8 +28,10 @@ def from_pretrained(cls: type, path: str | os.PathLike[str], **options: Any) -> 
     """
     _check(cls, options)
     if issubclass(cls, _BaseAutoModelClass):
-        places = {name: options[name] for name in _PLACES if name in options}
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **places)
+        config = options.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            places = {name: options[name] for name in _PLACES if name in options}
+            config = AutoConfig.from_pretrained(config or path, trust_remote_code=False, **places)
         cls = _model_class(cls, config, path)
     model, info = _with_entmax(cls).from_pretrained(path, output_loading_info=True, trust_remote_code=False, **options)
     model.__class__ = cls
