@@ -34,7 +34,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(INSTALL) -e ".[demo,dev,images,plot,peers,tensorboard]"
+	@$(INSTALL) -e ".[demo,dev,hf,images,plot,peers,tensorboard]"
 	@touch $@ $(DEMO_INSTALLED)
 
 # What the demo needs, and no tools of developers.

@@ -7,6 +7,7 @@ from anymax import data as data
 from anymax import display as display
 from anymax import distributed as distributed
 from anymax import evaluation as evaluation
+from anymax import hf as hf
 from anymax import kernels as kernels
 from anymax import latent as latent
 from anymax import losses as losses

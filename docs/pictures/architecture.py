@@ -27,7 +27,7 @@ class Floor(NamedTuple):
 
 
 FLOORS = [
-    Floor("uses", ["analysis", "recipes", "bench", "compat", "cli"], "anymax train RECIPE\nstarts the loop"),
+    Floor("uses", ["analysis", "recipes", "bench", "compat", "hf", "cli"], "anymax train RECIPE\nstarts the loop"),
     Floor(
         "runs", ["data", "evaluation", "training"], "text file to ids,\nids to a batch", "optimizer step,\ncheckpoint"
     ),

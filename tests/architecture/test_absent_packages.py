@@ -28,6 +28,12 @@ scores = torch.randn(3, 4, requires_grad=True)
 assert torch.allclose(anymax.entmax(scores).sum(-1), torch.ones(3))
 anymax.entmax_loss(anymax.PLIF(pieces=10)(scores), torch.tensor([0, 1, 2])).backward()
 anymax.compat.entmax.sparsemax(scores)
+try:
+    anymax.hf
+except ModuleNotFoundError as error:
+    assert error.name == "transformers" and "pip install 'anymax[hf]'" in str(error), error
+else:
+    raise AssertionError("anymax.hf was imported without transformers")
 """
 
 ALONE = """

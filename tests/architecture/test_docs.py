@@ -46,6 +46,8 @@ def name(page: Path) -> str:
 # torch's own, when torch.func.hessian is first called.
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_examples_print_what_the_page_shows(page: Path):
+    if "import anymax.hf" in page.read_text():
+        pytest.importorskip("transformers", reason="transformers, of the extra hf, is not installed")
     names: dict[str, object] = {"__name__": "example"}
     for example in examples(page):
         printed = io.StringIO()
