@@ -31,7 +31,7 @@ from tests.each import each
 # Each with the instruction level it runs at, where it has levels, and the types it must take.
 BACKENDS = [
     ("reference", None, [torch.float64, torch.float32]),
-    *(("native", level, [torch.float32]) for level in library.machine_levels()),
+    *(("native", level, [torch.float64, torch.float32]) for level in library.machine_levels()),
 ]
 B, H = 2, 4
 

@@ -59,7 +59,7 @@ def backward(
         grad_query_BHQE.to(query_BHQE.dtype),
         _per_group(grad_key_BHKE, key_BGKE),
         _per_group(grad_value_BHKF, value_BGKF),
-        by_alpha_R.view(*per_head.shape, -1).sum(-1) if wants_alpha else per_head,
+        by_alpha_R.view(*probs_BHQN.shape[:3]).sum(-1) if wants_alpha else per_head,
         per_head if choice.sink_BH is None else by_scores_BHQN[..., num_keys:].sum((2, 3)),
     )
 
