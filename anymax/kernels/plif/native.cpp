@@ -30,7 +30,8 @@ typedef double Pair __attribute__((vector_size(16)));
 
 // Entries of a block, whole vectors at every level: few, so that scratch leaves the first cache to the tables.
 constexpr int kBlock = 96;
-// How many entries before their turn memory is asked for. Left to itself the processor waits at every new page.
+// How many entries before their turn memory is asked for. Left to itself the processor waits at every new page. Each is used
+// once, and so asked for past the caches that tables are in.
 constexpr int kAhead = 512;
 
 template <class T> ANYMAX_INLINE Vec<double> load_wide(const T* from) {
@@ -44,7 +45,7 @@ template <class T> ANYMAX_INLINE void store_narrow(T* to, Vec<double> v) {
 }
 
 template <class T> ANYMAX_INLINE void prefetch_block(const T* from) {
-    for (int i = 0; i < kBlock; i += 64 / sizeof(T)) __builtin_prefetch(from + kAhead + i);
+    for (int i = 0; i < kBlock; i += 64 / sizeof(T)) __builtin_prefetch(from + kAhead + i, 0, 0);
 }
 
 // Every second lane of two vectors, from the first or the second on.
@@ -118,7 +119,8 @@ template <class T> ANYMAX_INLINE Vec<T> larger(Vec<T> a, Vec<T> b) {
 template <class T> ANYMAX_INLINE T largest_magnitude(const T* block) {
     const Mask<T> all_but_sign = ~(Mask<T>)(-Vec<T>{});
     Vec<T> largest = {};
-    for (int i = 0; i < kBlock; i += kLanes<T>) largest = larger<T>(largest, (Vec<T>)((Mask<T>)load(block + i) & all_but_sign));
+    for (int i = 0; i < kBlock; i += kLanes<T>)
+        largest = larger<T>(largest, (Vec<T>)((Mask<T>)load(block + i) & all_but_sign));
     return fold_lanes<T>(largest, larger<T>);
 }
 
@@ -149,9 +151,8 @@ template <int... lane> ANYMAX_INLINE Vec<double> reversed(Vec<double> v, std::in
     return __builtin_shufflevector(v, v, (kWidth - 1 - lane)...);
 }
 
-// Sums from the first to the last of `count` numbers, which lie `step` apart: to[i step] = shift + scale (from[0] + ... + from[i step]).
-// Returns the last sum. Results of type double are summed one by one, as the reference does: another order would show in their
-// last digits.
+// Running sums of `count` numbers, forwards or backwards: to[i step] = shift + scale (from[0] + ... + from[i step]). Returns the
+// last sum. Results of type double are summed one by one, as the reference does: another order would show in their last digits.
 template <class T, int step, class From>
 double running_sums(const From* from, T* to, int64_t count, double scale, double shift) {
     static_assert(step == 1 || step == -1);
@@ -385,10 +386,11 @@ Sums backward_part(const Grid& grid, const T* grad, const T* scores, const T* sl
 template <class T> void sum_by_slopes(const Grid& grid, const Sums& sums, T* by_slopes) {
     const int64_t first = std::max<int64_t>(sums.first, 1), last = sums.end - 1;
     std::fill(by_slopes + last, by_slopes + grid.pieces, T(0));
-    const double total = running_sums<T, -1>(sums.knots + last, by_slopes + last - 1, last - first + 1, grid.delta, 0.0) * grid.delta;
+    const double* top_sum = sums.knots + last;
+    const double total = running_sums<T, -1>(top_sum, by_slopes + last - 1, last - first + 1, grid.delta, 0.0) * grid.delta;
     std::fill(by_slopes, by_slopes + first - 1, static_cast<T>(total));
     const double below = sum<double>(sums.below), above = sum<double>(sums.above);
-    const double top = last == grid.pieces ? sums.knots[last] * grid.delta : 0;
+    const double top = last == grid.pieces ? *top_sum * grid.delta : 0;
     if (grid.pieces > 1) by_slopes[grid.pieces - 1] = static_cast<T>(top + above);
     by_slopes[0] = static_cast<T>(total + below + (grid.pieces > 1 ? 0 : above));
 }
