@@ -9,8 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
 
 from anymax.kernels import plif as kernel
+from anymax.kernels.backend import is_plain
 
 # softplus of this is 1.
 UNIT = math.log(math.e - 1)
@@ -30,7 +32,11 @@ def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
     Ganea et al. 2019.
     """
     _check(scores, slopes, bound)
-    return _Plif.apply(scores, slopes, bound)
+    if not is_plain(scores, slopes) or _are_functorch_transforms_active():
+        return _Plif.apply(scores, slopes, bound)
+    if torch.is_grad_enabled() and (scores.requires_grad or slopes.requires_grad):
+        return _PlifOfPlain.apply(scores, slopes, bound)
+    return kernel.plif_of_plain(scores, slopes, bound)
 
 
 class PLIF(nn.Module):
@@ -94,9 +100,24 @@ class _Plif(torch.autograd.Function):
         if torch.is_grad_enabled():
             # The result will be differentiated again, which only plain operations allow.
             return *kernel.differentiable_backward_both(grad, scores, slopes, ctx.bound), None
+        direct = is_plain(grad, scores, slopes)
         if ctx.needs_input_grad[1]:
-            return *kernel.plif_backward_both(grad, scores, slopes, ctx.bound), None
-        return kernel.plif_backward(grad, scores, slopes, ctx.bound), None, None
+            backward_both = kernel.backward_both_of_plain if direct else kernel.plif_backward_both
+            return *backward_both(grad, scores, slopes, ctx.bound), None
+        backward = kernel.backward_of_plain if direct else kernel.plif_backward
+        return backward(grad, scores, slopes, ctx.bound), None, None
+
+
+class _PlifOfPlain(torch.autograd.Function):
+    """The same without the dispatcher and without `setup_context`, for which torch binds arguments at every call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        result = kernel.plif_of_plain(*inputs)
+        _Plif.setup_context(ctx, inputs, result)
+        return result
+
+    backward = staticmethod(_Plif.backward)
 
 
 # Compiling a vmap inlines the Function's forward; the operator then needs the gradient itself.

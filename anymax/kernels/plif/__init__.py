@@ -15,15 +15,18 @@ from anymax.kernels.plif.protocol import PlifKernel
 kernels = Kernels[PlifKernel]("plif")
 
 
-def _plif(scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
+def plif_of_plain(scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
+    """The operator `plif` without the dispatcher, for tensors that `is_plain` of."""
     return kernels.choose(scores).forward(scores.contiguous(), slopes, bound)
 
 
-def _backward(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
+def backward_of_plain(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> Tensor:
+    """The operator `plif_backward` without the dispatcher."""
     return kernels.choose(scores).backward(grad.contiguous(), scores.contiguous(), slopes, bound)
 
 
-def _backward_both(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+def backward_both_of_plain(grad: Tensor, scores: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """The operator `plif_backward_both` without the dispatcher."""
     arguments = (grad.contiguous(), scores.contiguous(), slopes, bound)
     return kernels.choose(scores).backward_both(*arguments)
 
@@ -59,19 +62,19 @@ def _batched(overload: Any) -> Any:
 
 plif = operator(
     "plif(Tensor scores, Tensor slopes, float bound) -> Tensor",
-    _plif,
+    plif_of_plain,
     fake=lambda scores, slopes, bound: _like(scores),
     batched=_batched,
 )
 plif_backward = operator(
     "plif_backward(Tensor grad, Tensor scores, Tensor slopes, float bound) -> Tensor",
-    _backward,
+    backward_of_plain,
     fake=lambda grad, scores, slopes, bound: _like(scores),
     batched=_batched,
 )
 plif_backward_both = operator(
     "plif_backward_both(Tensor grad, Tensor scores, Tensor slopes, float bound) -> (Tensor, Tensor)",
-    _backward_both,
+    backward_both_of_plain,
     fake=lambda grad, scores, slopes, bound: (_like(scores), _like(slopes)),
     batched=_batched,
 )

@@ -12,6 +12,10 @@
 //
 // Places in the grid and sums are double for both types, so the type alone decides which piece an entry falls in, not the
 // instruction level; and rounding F_j to float before a double interpolation keeps the rounded function increasing.
+//
+// A block of entries is taken in steps, of vectors where all lanes do the same and of one entry at a time where tables are
+// read and written, with scratch in between: lanes change hands in memory, which takes less than shuffles, and waits for one
+// entry's cache line overlap those of the next.
 
 #include "rows.h"
 #include "vector.h"
@@ -19,11 +23,16 @@
 namespace anymax {
 namespace {
 
-// Everything is done kWidth entries at a time, the number of doubles in a vector.
+// Numbers are widened kWidth at a time, the number of doubles in a vector.
 constexpr int kWidth = kLanes<double>;
 typedef int32_t Index __attribute__((vector_size(4 * kWidth)));
 typedef double Pair __attribute__((vector_size(16)));
-typedef uint64_t IndexPair __attribute__((vector_size(4 * kWidth)));
+
+// Entries of a block, whole vectors at every level: few, so that scratch leaves the first cache to the tables.
+constexpr int kBlock = 96;
+// How many entries before their turn memory is asked for. Left to itself the processor waits at every new page. Each is used
+// once, and so asked for past the caches that tables are in.
+constexpr int kAhead = 512;
 
 template <class T> ANYMAX_INLINE Vec<double> load_wide(const T* from) {
     Vec<double> v;
@@ -35,46 +44,37 @@ template <class T> ANYMAX_INLINE void store_narrow(T* to, Vec<double> v) {
     for (int i = 0; i < kWidth; ++i) to[i] = static_cast<T>(v[i]);
 }
 
-// The lanes of an index as numbers. Taking them out is much of the cost of a lookup, so it is done two at a time.
-struct Lanes {
-    uint64_t lane[kWidth];
-    ANYMAX_INLINE explicit Lanes(Index index) {
-        for (int i = 0; i < kWidth; i += 2) {
-            const uint64_t two = ((IndexPair)index)[i / 2];
-            lane[i] = uint32_t(two);
-            lane[i + 1] = two >> 32;
-        }
-    }
-    ANYMAX_INLINE uint64_t operator[](int i) const { return lane[i]; }
-};
+template <class T> ANYMAX_INLINE void prefetch_block(const T* from) {
+    for (int i = 0; i < kBlock; i += 64 / sizeof(T)) __builtin_prefetch(from + kAhead + i, 0, 0);
+}
 
-// table[j] and table[j + 1] of every lane's j.
-template <class T> struct Neighbours {
-    Vec<double> left, right;
-    ANYMAX_INLINE Neighbours(const T* table, Index j) {
-        const Lanes at(j);
+// Every second lane of two vectors, from the first or the second on.
+template <int first, int... lane>
+ANYMAX_INLINE Vec<double> every_second(Vec<double> a, Vec<double> b, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(a, b, (2 * lane + first)...);
+}
+template <int first, int... lane> ANYMAX_INLINE Vec<double> every_second(Vec<float> v, std::integer_sequence<int, lane...>) {
+    const auto half = __builtin_shufflevector(v, v, (2 * lane + first)...);
 #if defined(__AVX512F__)
-        if constexpr (sizeof(T) == 4) {
-            // Both neighbours in one load of eight bytes: faster than two loads, and than a gather.
-            const auto two_pairs = [&](int i) {
-                const __m128d first = _mm_load_sd(reinterpret_cast<const double*>(table + at[i]));
-                return _mm_loadh_pd(first, reinterpret_cast<const double*>(table + at[i + 1]));
-            };
-            const auto wide = [](__m256 v) { return (Vec<double>)_mm512_maskz_cvtps_pd(0xff, v); };
-            const __m256 low = _mm256_castpd_ps(_mm256_set_m128d(two_pairs(2), two_pairs(0)));
-            const __m256 high = _mm256_castpd_ps(_mm256_set_m128d(two_pairs(6), two_pairs(4)));
-            const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14), odd = _mm256_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15);
-            left = wide(_mm256_permutex2var_ps(low, even, high));
-            right = wide(_mm256_permutex2var_ps(low, odd, high));
-            return;
-        }
+    return (Vec<double>)_mm512_maskz_cvtps_pd(0xff, (__m256)half);
+#else
+    return __builtin_convertvector(half, Vec<double>);
 #endif
-        for (int i = 0; i < kWidth; ++i) {
-            left[i] = table[at[i]];
-            right[i] = table[at[i] + 1];
-        }
-    }
-};
+}
+
+// The left or the right of kWidth pairs.
+template <int first> ANYMAX_INLINE Vec<double> one_of_pairs(const double* pairs) {
+    return every_second<first>(load(pairs), load(pairs + kWidth), std::make_integer_sequence<int, kWidth>{});
+}
+template <int first> ANYMAX_INLINE Vec<double> one_of_pairs(const float* pairs) {
+    return every_second<first>(load(pairs), std::make_integer_sequence<int, kWidth>{});
+}
+
+ANYMAX_INLINE void store_pairs(double* to, Vec<double> left, Vec<double> right) {
+    using Lanes = std::make_integer_sequence<int, kWidth>;
+    store(to, interleave_low(left, right, Lanes{}));
+    store(to + kWidth, interleave_high(left, right, Lanes{}));
+}
 
 struct Grid {
     int64_t pieces;
@@ -85,6 +85,8 @@ struct Grid {
     bool is_sound() const {
         return pieces >= 1 && pieces <= INT32_MAX && bound > 0 && per_delta > 0 && per_delta < kInfinity<double>;
     }
+    // The piece of a score inside, as `locate` finds it.
+    int64_t piece(double x) const { return std::min(int64_t((x + bound) * per_delta), pieces - 1); }
 };
 
 struct Place {
@@ -93,33 +95,41 @@ struct Place {
     Vec<double> beyond;  // how far beyond the nearer end, 0 inside, NaN for NaN
 };
 
-// Finds places in a grid. Every comparison is written so that a NaN takes the branch that keeps the piece in range.
-struct Locate {
-    Vec<double> low, high, scale;
-    Index last;
-    explicit Locate(const Grid& grid)
-        : low(splat(-grid.bound)),
-          high(splat(grid.bound)),
-          scale(splat(grid.per_delta)),
-          last(Index{} + int32_t(grid.pieces - 1)) {}
-    ANYMAX_INLINE Place operator()(Vec<double> x) const {
-        Vec<double> inside = x > low ? x : low;
-        inside = inside < high ? inside : high;
-        const Vec<double> t = (inside + high) * scale;
-        Index piece = __builtin_convertvector(t, Index);
-        piece = piece < last ? piece : last;
-        Vec<double> start;
-        for (int i = 0; i < kWidth; ++i) start[i] = piece[i];
-        return {piece, t - start, x - inside};
+// Comparisons are written so that a NaN takes the branch that keeps the piece in range.
+template <bool kInside> ANYMAX_INLINE Place locate(const Grid& grid, Vec<double> x) {
+    Vec<double> inside = x;
+    if constexpr (!kInside) {
+        inside = at_least<double>(x, splat(-grid.bound));
+        inside = inside < grid.bound ? inside : splat(grid.bound);
     }
-};
+    const Vec<double> t = (inside + grid.bound) * grid.per_delta;
+    const Index last = Index{} + int32_t(grid.pieces - 1);
+    Index piece = __builtin_convertvector(t, Index);
+    piece = piece < last ? piece : last;
+    Vec<double> start;
+    for (int i = 0; i < kWidth; ++i) start[i] = piece[i];
+    return {piece, t - start, x - inside};
+}
 
-// Splits `count` entries among threads in contiguous parts that are whole vectors, but for the last.
+// The larger magnitude; NaN is larger than all, as it is among integers.
+template <class T> ANYMAX_INLINE Vec<T> larger(Vec<T> a, Vec<T> b) {
+    return (Vec<T>)((Mask<T>)a > (Mask<T>)b ? (Mask<T>)a : (Mask<T>)b);
+}
+
+template <class T> ANYMAX_INLINE T largest_magnitude(const T* block) {
+    const Mask<T> all_but_sign = ~(Mask<T>)(-Vec<T>{});
+    Vec<T> largest = {};
+    for (int i = 0; i < kBlock; i += kLanes<T>)
+        largest = larger<T>(largest, (Vec<T>)((Mask<T>)load(block + i) & all_but_sign));
+    return fold_lanes<T>(largest, larger<T>);
+}
+
+// Splits `count` entries among threads in contiguous parts that are whole blocks, but for the last.
 struct Parts {
     int64_t count, number, size;
     Parts(int64_t count, int64_t per_thread, int available) : count(count) {
         number = std::max<int64_t>(1, std::min<int64_t>(available, count / per_thread));
-        size = (count / number / 64 + 1) * 64;
+        size = (count / number / kBlock + 1) * kBlock;
     }
     int64_t from(int64_t part) const { return std::min(count, part * size); }
     int64_t to(int64_t part) const { return std::min(count, (part + 1) * size); }
@@ -136,31 +146,113 @@ template <int half = 1> ANYMAX_INLINE Vec<double> sums_of_lanes(Vec<double> v) {
     else return sums_of_lanes<2 * half>(v + ends_of_left<half>(v, std::make_integer_sequence<int, kWidth>{}));
 }
 
-// Calls visit(i, value(0) + ... + value(i)) for every i and returns the last sum. Results of type double are summed one by one,
-// as the reference does: another order would show in their last digits.
-template <class T, class ValueAt, class Visit> double running_sums(int64_t count, const ValueAt& value, const Visit& visit) {
-    double sum = 0;
+// The lanes in the opposite order.
+template <int... lane> ANYMAX_INLINE Vec<double> reversed(Vec<double> v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, v, (kWidth - 1 - lane)...);
+}
+
+// Running sums of `count` numbers, forwards or backwards: to[i step] = shift + scale (from[0] + ... + from[i step]). Returns the
+// last sum. Results of type double are summed one by one, as the reference does: another order would show in their last digits.
+template <class T, int step, class From>
+double running_sums(const From* from, T* to, int64_t count, double scale, double shift) {
+    static_assert(step == 1 || step == -1);
+    using Turned = std::make_integer_sequence<int, kWidth>;
+    Vec<double> before = {};
     int64_t i = 0;
     for (; sizeof(T) == 4 && i + kWidth <= count; i += kWidth) {
-        Vec<double> v;
-        for (int lane = 0; lane < kWidth; ++lane) v[lane] = value(i + lane);
-        v = sums_of_lanes(v) + sum;
-        for (int lane = 0; lane < kWidth; ++lane) visit(i + lane, v[lane]);
-        sum = v[kWidth - 1];
+        const int64_t first = step > 0 ? i : -i - (kWidth - 1);
+        __builtin_prefetch(from + first + step * kAhead);
+        __builtin_prefetch(to + first + step * kAhead);
+        Vec<double> v = load_wide(from + first);
+        v = sums_of_lanes(step > 0 ? v : reversed(v, Turned{}));
+        // The sum so far waits for one addition alone.
+        const Vec<double> last = splat(v[kWidth - 1]);
+        v = (v + before) * scale + shift;
+        before += last;
+        store_narrow(to + first, step > 0 ? v : reversed(v, Turned{}));
     }
-    for (; i < count; ++i) visit(i, sum += value(i));
+    double sum = before[0];
+    for (; i < count; ++i) to[i * step] = static_cast<T>((sum += double(from[i * step])) * scale + shift);
     return sum;
 }
 
-// f of a vector of scores.
+// Two pieces of a block, taken out at once.
+struct Two {
+    uint64_t first, second;
+    ANYMAX_INLINE explicit Two(const int32_t* pieces) {
+        uint64_t both;
+        std::memcpy(&both, pieces, sizeof both);
+        first = uint32_t(both);
+        second = both >> 32;
+    }
+};
+
+ANYMAX_INLINE void copy_pairs(double* to, const double* first, const double* second) {
+    std::memcpy(to, first, sizeof(Pair));
+    std::memcpy(to + 2, second, sizeof(Pair));
+}
+// A pair of floats travels as one double, and two of them are stored together: stores are what a lookup waits for.
+ANYMAX_INLINE void copy_pairs(float* to, const float* first, const float* second) {
+    double a, b;
+    std::memcpy(&a, first, sizeof a);
+    std::memcpy(&b, second, sizeof b);
+    const Pair both = {a, b};
+    std::memcpy(to, &both, sizeof both);
+}
+
+ANYMAX_INLINE void copy_two(double* to, const double* first, const double* second) {
+    to[0] = *first;
+    to[1] = *second;
+}
+ANYMAX_INLINE void copy_two(float* to, const float* first, const float* second) {
+    uint32_t a, b;
+    std::memcpy(&a, first, sizeof a);
+    std::memcpy(&b, second, sizeof b);
+    const uint64_t both = uint64_t(b) << 32 | a;
+    std::memcpy(to, &both, sizeof both);
+}
+
+// Keeps the compiler from building vectors lane by lane out of what is stored before.
+ANYMAX_INLINE void store_before_loading() { __asm__ volatile("" ::: "memory"); }
+
+// f of blocks of scores.
 template <class T> struct Value {
+    Grid grid;
     const T* knots;
-    Locate locate;
-    Vec<double> first, last;
-    ANYMAX_INLINE Vec<double> operator()(Vec<double> x) const {
-        const Place place = locate(x);
-        const Neighbours<T> knot(knots, place.piece);
-        return knot.left + (knot.right - knot.left) * place.share + place.beyond * (place.beyond > 0 ? last : first);
+    double first, last;  // slopes of the ends
+
+    void operator()(const T* scores, T* out) const {
+        if (largest_magnitude(scores) <= grid.bound) of_block<true>(scores, out);
+        else of_block<false>(scores, out);
+    }
+
+  private:
+    template <bool kInside> ANYMAX_INLINE void of_block(const T* scores, T* out) const {
+        alignas(64) int32_t piece[kBlock];
+        alignas(64) double share[kBlock];
+        alignas(64) T pairs[2 * kBlock];
+        for (int i = 0; i < kBlock; i += kWidth) {
+            const Place place = locate<kInside>(grid, load_wide(scores + i));
+            std::memcpy(piece + i, &place.piece, sizeof place.piece);
+            store(share + i, place.share);
+        }
+        prefetch_block(scores);
+        prefetch_block(out);
+#pragma GCC unroll 16
+        for (int i = 0; i < kBlock; i += 2) {
+            const Two at(piece + i);
+            copy_pairs(pairs + 2 * i, knots + at.first, knots + at.second);
+        }
+        store_before_loading();
+        for (int i = 0; i < kBlock; i += kWidth) {
+            const Vec<double> left = one_of_pairs<0>(pairs + 2 * i), right = one_of_pairs<1>(pairs + 2 * i);
+            Vec<double> y = left + (right - left) * load(share + i);
+            if constexpr (!kInside) {
+                const Vec<double> beyond = locate<kInside>(grid, load_wide(scores + i)).beyond;
+                y += beyond * (beyond > 0 ? splat(last) : splat(first));
+            }
+            store_narrow(out + i, y);
+        }
     }
 };
 
@@ -174,73 +266,133 @@ int64_t forward(const T* scores, const T* slopes, T* out, int64_t count, int64_t
     if (!table) return kOutOfMemory;
     T* knots = table.get();
     knots[0] = static_cast<T>(-bound);
-    running_sums<T>(
-        pieces, [=](int64_t j) { return double(slopes[j]); },
-        [=](int64_t j, double sum) { knots[j + 1] = static_cast<T>(sum * grid.delta - bound); });
+    running_sums<T, 1>(slopes, knots + 1, pieces, grid.delta, -bound);
     prefer_large_pages(out, count);
-    const Value<T> shared = {knots, Locate(grid), splat<double>(slopes[0]), splat<double>(slopes[pieces - 1])};
+    const Value<T> value = {grid, knots, double(slopes[0]), double(slopes[pieces - 1])};
     const Parts parts(count, kEntriesPerThread, threads);
 #pragma omp parallel for schedule(static, 1) num_threads(parts.number) if (parts.number > 1)
     for (int64_t part = 0; part < parts.number; ++part) {
-        const Value<T> value = shared;
         int64_t i = parts.from(part);
         const int64_t to = parts.to(part);
-        for (; i + kWidth <= to; i += kWidth) store_narrow(out + i, value(load_wide(scores + i)));
+        for (; i + kBlock <= to; i += kBlock) value(scores + i, out + i);
         if (i < to) {
-            T lanes[kWidth] = {};
-            std::copy(scores + i, scores + to, lanes);
-            store_narrow(lanes, value(load_wide(lanes)));
-            std::copy(lanes, lanes + (to - i), out + i);
+            T block[kBlock] = {};
+            std::copy(scores + i, scores + to, block);
+            value(block, block);
+            std::copy(block, block + (to - i), out + i);
         }
     }
     return 0;
 }
 
-// The sums of one thread: D at the knots, and the gradient times what is beyond either end.
+// The sums of one thread: D at the knots that its scores can reach, from `first` up to `end`, and the gradient times what is
+// beyond either end. Scores mostly lie in the middle, so the rest of a large table is neither cleared nor read.
 struct Sums {
     double* knots;
-    Vec<double> below = {}, above = {};
+    double reach;  // the largest magnitude so far, within the bound
+    int64_t first, end;
+    Vec<double> below, above;
+    Sums(const Grid& grid, double* knots)
+        : knots(knots), reach(-1), first(grid.piece(0) + 1), end(first), below(), above() {}
+    void extend(const Grid& grid, double magnitude) {
+        if (magnitude <= reach) return;
+        reach = magnitude <= grid.bound ? magnitude : grid.bound;
+        const int64_t new_first = grid.piece(-reach), new_end = grid.piece(reach) + 2;
+        std::fill(knots + new_first, knots + first, 0.0);
+        std::fill(knots + end, knots + new_end, 0.0);
+        first = new_first;
+        end = new_end;
+    }
+    ANYMAX_INLINE void add_beyond(Vec<double> grad, Vec<double> beyond) {
+        // An infinite score whose result is not used is ignored.
+        const Vec<double> ends = grad != 0 ? grad * beyond : Vec<double>{};
+        above += beyond > 0 ? ends : Vec<double>{};
+        below += beyond > 0 ? Vec<double>{} : ends;
+    }
+    void add(const Grid& grid, const Sums& other) {
+        extend(grid, other.reach);
+        for (int64_t j = other.first; j < other.end; ++j) knots[j] += other.knots[j];
+        below += other.below;
+        above += other.above;
+    }
 };
 
-template <class T, bool kBySlopes>
-ANYMAX_INLINE Vec<double> step(const Locate& locate, const T* slopes, Vec<double> grad, Vec<double> x, Sums& sums) {
-    const Place place = locate(x);
-    const Lanes piece(place.piece);
-    Vec<double> slope;
-    for (int i = 0; i < kWidth; ++i) slope[i] = slopes[piece[i]];
-    if constexpr (kBySlopes) {
-        const Vec<double> right = grad * place.share, left = grad - right;
-        for (int i = 0; i < kWidth; ++i) {
-            double* knot = sums.knots + piece[i];
-            Pair pair;
-            std::memcpy(&pair, knot, sizeof pair);
-            pair += Pair{left[i], right[i]};
-            std::memcpy(knot, &pair, sizeof pair);
-        }
-        if (any<double>(place.beyond != 0)) {
-            // An infinite score whose result is not used is ignored.
-            const Vec<double> ends = grad != 0 ? grad * place.beyond : Vec<double>{};
-            sums.above += place.beyond > 0 ? ends : Vec<double>{};
-            sums.below += place.beyond > 0 ? Vec<double>{} : ends;
+ANYMAX_INLINE void add_pair(double* to, const double* from) {
+    Pair sum, pair;
+    std::memcpy(&sum, to, sizeof sum);
+    std::memcpy(&pair, from, sizeof pair);
+    sum += pair;
+    std::memcpy(to, &sum, sizeof sum);
+}
+
+// The gradient by a block of scores, added to the sums for that by slopes.
+template <class T, bool kBySlopes, bool kInside>
+ANYMAX_INLINE void backward_block(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, Sums& sums) {
+    alignas(64) int32_t piece[kBlock];
+    alignas(64) double pairs[kBySlopes ? 2 * kBlock : 1];
+    alignas(64) T slope[kBlock];
+    double* const knots = sums.knots;
+    for (int i = 0; i < kBlock; i += kWidth) {
+        const Place place = locate<kInside>(grid, load_wide(scores + i));
+        std::memcpy(piece + i, &place.piece, sizeof place.piece);
+        if constexpr (kBySlopes) {
+            const Vec<double> g = load_wide(grad + i), right = g * place.share;
+            store_pairs(pairs + 2 * i, g - right, right);
+            if constexpr (!kInside) sums.add_beyond(g, place.beyond);
         }
     }
-    return grad * slope;
+    prefetch_block(scores);
+    prefetch_block(grad);
+    prefetch_block(by_scores);
+#pragma GCC unroll 16
+    for (int i = 0; i < kBlock; i += 2) {
+        const Two at(piece + i);
+        if constexpr (kBySlopes) {
+            add_pair(knots + at.first, pairs + 2 * i);
+            add_pair(knots + at.second, pairs + 2 * i + 2);
+        }
+        copy_two(slope + i, slopes + at.first, slopes + at.second);
+    }
+    store_before_loading();
+    for (int i = 0; i < kBlock; i += kLanes<T>) store(by_scores + i, load(grad + i) * load(slope + i));
 }
 
 template <class T, bool kBySlopes>
-void backward_part(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, int64_t from, int64_t to,
-                   Sums& sums) {
-    const Locate locate(grid);
+void backward_block(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, Sums& sums) {
+    const double magnitude = largest_magnitude(scores);
+    if constexpr (kBySlopes) sums.extend(grid, magnitude);
+    if (magnitude <= grid.bound) backward_block<T, kBySlopes, true>(grid, grad, scores, slopes, by_scores, sums);
+    else backward_block<T, kBySlopes, false>(grid, grad, scores, slopes, by_scores, sums);
+}
+
+template <class T, bool kBySlopes>
+Sums backward_part(const Grid& grid, const T* grad, const T* scores, const T* slopes, T* by_scores, int64_t from, int64_t to,
+                   double* knots) {
+    Sums sums(grid, knots);
     int64_t i = from;
-    for (; i + kWidth <= to; i += kWidth)
-        store_narrow(by_scores + i, step<T, kBySlopes>(locate, slopes, load_wide(grad + i), load_wide(scores + i), sums));
+    for (; i + kBlock <= to; i += kBlock)
+        backward_block<T, kBySlopes>(grid, grad + i, scores + i, slopes, by_scores + i, sums);
     if (i < to) {
-        T grad_lanes[kWidth] = {}, lanes[kWidth] = {};
-        std::copy(grad + i, grad + to, grad_lanes);
-        std::copy(scores + i, scores + to, lanes);
-        store_narrow(lanes, step<T, kBySlopes>(locate, slopes, load_wide(grad_lanes), load_wide(lanes), sums));
-        std::copy(lanes, lanes + (to - i), by_scores + i);
+        T grad_block[kBlock] = {}, block[kBlock] = {};
+        std::copy(grad + i, grad + to, grad_block);
+        std::copy(scores + i, scores + to, block);
+        backward_block<T, kBySlopes>(grid, grad_block, block, slopes, block, sums);
+        std::copy(block, block + (to - i), by_scores + i);
     }
+    return sums;
+}
+
+// The gradient by slopes from the sums of all entries.
+template <class T> void sum_by_slopes(const Grid& grid, const Sums& sums, T* by_slopes) {
+    const int64_t first = std::max<int64_t>(sums.first, 1), last = sums.end - 1;
+    std::fill(by_slopes + last, by_slopes + grid.pieces, T(0));
+    const double* top_sum = sums.knots + last;
+    const double total = running_sums<T, -1>(top_sum, by_slopes + last - 1, last - first + 1, grid.delta, 0.0) * grid.delta;
+    std::fill(by_slopes, by_slopes + first - 1, static_cast<T>(total));
+    const double below = sum<double>(sums.below), above = sum<double>(sums.above);
+    const double top = last == grid.pieces ? *top_sum * grid.delta : 0;
+    if (grid.pieces > 1) by_slopes[grid.pieces - 1] = static_cast<T>(top + above);
+    by_slopes[0] = static_cast<T>(total + below + (grid.pieces > 1 ? 0 : above));
 }
 
 template <class T>
@@ -248,35 +400,23 @@ int64_t backward(const T* grad, const T* scores, const T* slopes, T* by_scores, 
                  double bound, int threads) {
     const Grid grid(pieces, bound);
     if (!grid.is_sound()) return kUnsoundGrid;
-    // A thread's table has to be cleared and added up, which pays once there are as many entries as knots.
+    // A thread's table may have to be cleared and added up, which pays once there are as many entries as knots.
     const Parts parts(count, by_slopes ? std::max(kEntriesPerThread, pieces) : kEntriesPerThread, threads);
-    const int64_t below = pieces + 1, above = pieces + 2, stride = pieces + 16;
+    const int64_t stride = pieces + 16;
     const Buffer<double> tables = allocate<double>(by_slopes ? parts.number * stride : 1);
-    if (!tables) return kOutOfMemory;
+    const Buffer<Sums> sums = allocate<Sums>(parts.number);
+    if (!tables || !sums) return kOutOfMemory;
     prefer_large_pages(by_scores, count);
     prefer_large_pages(tables.get(), by_slopes ? parts.number * stride : 0);
 #pragma omp parallel for schedule(static, 1) num_threads(parts.number) if (parts.number > 1)
     for (int64_t part = 0; part < parts.number; ++part) {
-        double* table = tables.get() + part * stride;
-        Sums sums = {table};
-        if (!by_slopes) {
-            backward_part<T, false>(grid, grad, scores, slopes, by_scores, parts.from(part), parts.to(part), sums);
-            continue;
-        }
-        std::fill(table, table + stride, 0.0);
-        backward_part<T, true>(grid, grad, scores, slopes, by_scores, parts.from(part), parts.to(part), sums);
-        table[below] = sum<double>(sums.below);
-        table[above] = sum<double>(sums.above);
+        const auto of_part = by_slopes ? backward_part<T, true> : backward_part<T, false>;
+        double* knots = by_slopes ? tables.get() + part * stride : nullptr;
+        sums[part] = of_part(grid, grad, scores, slopes, by_scores, parts.from(part), parts.to(part), knots);
     }
     if (!by_slopes) return 0;
-    double* sums = tables.get();
-    for (int64_t part = 1; part < parts.number; ++part)
-        for (int64_t j = 0; j < stride; ++j) sums[j] += sums[part * stride + j];
-    const double total = running_sums<T>(
-        pieces, [=](int64_t i) { return sums[pieces - i]; },
-        [=](int64_t i, double sum) { by_slopes[pieces - 1 - i] = static_cast<T>(sum * grid.delta); });
-    if (pieces > 1) by_slopes[pieces - 1] = static_cast<T>(sums[pieces] * grid.delta + sums[above]);
-    by_slopes[0] = static_cast<T>(total * grid.delta + sums[below] + (pieces > 1 ? 0 : sums[above]));
+    for (int64_t part = 1; part < parts.number; ++part) sums[0].add(grid, sums[part]);
+    sum_by_slopes(grid, sums[0], by_slopes);
     return 0;
 }
 

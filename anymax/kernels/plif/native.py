@@ -26,7 +26,7 @@ def forward(scores: Tensor, slopes_K: Tensor, bound: float) -> Tensor:
     pointers = (x.data_ptr(), slopes.data_ptr(), out.data_ptr())
     status = _FORWARD.of(dtype)(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
     _check(status, slopes.shape[0], bound)
-    return out.to(scores.dtype)
+    return out if dtype == scores.dtype else out.to(scores.dtype)
 
 
 def backward(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float) -> Tensor:
@@ -49,11 +49,12 @@ def _backward(grad: Tensor, scores: Tensor, slopes_K: Tensor, bound: float, *, b
     pointers = (g.data_ptr(), x.data_ptr(), slopes.data_ptr(), by_scores.data_ptr(), by_slopes_at)
     status = _BACKWARD.of(dtype)(*pointers, x.numel(), slopes.shape[0], bound, torch.get_num_threads())
     _check(status, slopes.shape[0], bound)
-    return by_scores.to(scores.dtype)
+    return by_scores if dtype == scores.dtype else by_scores.to(scores.dtype)
 
 
 def _ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype).contiguous()
+    # A call that changes nothing still takes time, and large scores leave none of torch in the caches.
+    return tensor if tensor.dtype == dtype and tensor.is_contiguous() else tensor.to(dtype).contiguous()
 
 
 def _check(status: int, num_pieces: int, bound: float) -> None:
