@@ -106,7 +106,8 @@ def test_later_tokens_and_padding_have_no_influence(name: str):
         ids = given["input_ids"].clone()
         first = model(input_ids=ids, **mask).logits[:, 2:5]
         ids[:, 5:] = 17
-        assert torch.equal(model(input_ids=ids, **mask).logits[:, 2:5], first)
+        # Rounding follows whether a block of queries has its keys listed, which later queries have a part in.
+        torch.testing.assert_close(model(input_ids=ids, **mask).logits[:, 2:5], first, atol=1e-5, rtol=1e-5)
 
 
 def test_every_alpha_gets_a_gradient_and_the_biases_of_t5_and_the_sinks_of_gpt_oss_too():
