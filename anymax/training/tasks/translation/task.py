@@ -1,0 +1,204 @@
+"""Translation as a task: pairs to batches, the loss of target words, translations and their scores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from anymax.attention import capture
+from anymax.data.batches.batches import IGNORE_INDEX
+from anymax.data.batches.pairs import PairBatch, PairBatches
+from anymax.data.parallel.encoded import EncodedPairs
+from anymax.data.parallel.prepared import PreparedParallel, prepare_parallel, reopen_parallel
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
+from anymax.data.units.units import Units
+from anymax.decoding import Hypotheses, beam_search
+from anymax.distributed.ranks import Ranks
+from anymax.evaluation.translation import Score, Tokenize, score_translations
+from anymax.models.language_model.building import output_rates
+from anymax.models.language_model.model import evaluating
+from anymax.models.layers import fsdp_groups, learned_alphas
+from anymax.models.sizes import check_fits_memory
+from anymax.models.translation.model import Translator
+from anymax.training.checkpoint.checkpoints import Checkpoints, Which
+from anymax.training.checkpoint.tensors import load_model
+from anymax.training.observed import Observed, Sentence
+from anymax.training.run_folder.folder import CHECKPOINTS, read_config
+from anymax.training.task import Step, Task
+from anymax.training.task_config import Report
+from anymax.training.tasks.translation.config import Search, TranslationConfig
+
+# Sentences that are shown after an evaluation.
+SHOWN = 3
+# Pairs whose attention is looked at in one call.
+OBSERVED_PAIRS = 16
+
+
+def build(
+    config: TranslationConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
+) -> TranslationTask:
+    """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
+    with ranks.first_alone():
+        if PreparedParallel.saved_units(folder) is None:
+            prepared = prepare_parallel(config.data, progress=announce)
+        else:
+            prepared = reopen_parallel(config.data, folder, progress=announce)
+    prepared.split("valid")
+    model = new_model(config, prepared.source_units, prepared.target_units)
+    return TranslationTask(config, prepared, model, ranks, seed=seed)
+
+
+class TranslationTask(Task):
+    """Predict every word of a translation from its source and the words before it.
+
+    Args:
+        seed: decides the order of the batches.
+    """
+
+    item = "token"
+
+    def __init__(
+        self, config: TranslationConfig, prepared: PreparedParallel, model: Translator, ranks: Ranks, *, seed: int
+    ) -> None:
+        self.config = config
+        self.prepared = prepared
+        self.model: Translator = model
+        self.ranks = ranks
+        self.seed = seed
+        self.goal = config.goal
+        self.larger_is_better = config.goal == "bleu"
+        self._shown: list[str] = []
+
+    def batches(self, split: Split) -> PairBatches:
+        return self._batches(split, self.seed, self.ranks.rank, self.ranks.world_size)
+
+    def step(self, model: nn.Module, batch: PairBatch, carry: None) -> Step:
+        loss_sum = model(*self._on_device(batch), "sum")
+        return Step(loss_sum, int((batch.target != IGNORE_INDEX).sum()))
+
+    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+        metrics = self.losses(model, split)
+        number = self.config.decoded
+        if number == 0:
+            return metrics
+        lines = self.prepared.lines(split)
+        sources, references = lines.sources[:number], lines.references[:number]
+        translations = [best_text(found, self._target_units) for found in self.translate_split(split, len(sources))]
+        self._shown = [
+            f"source {source} | translation {translation} | reference {reference}"
+            for source, translation, reference in zip(sources[:SHOWN], translations, references, strict=False)
+        ]
+        bleu = score_translations(translations, references, tokenize=self.tokenize())["bleu"]
+        return metrics | {"bleu": bleu.value}
+
+    def losses(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Loss and accuracy of every target token of a split, those before it given, without label smoothing."""
+        loss_sum = correct = count = 0.0
+        batches = self._batches(split, None, self.ranks.rank, self.ranks.world_size)
+        with evaluating(self.model):
+            for batch in batches:
+                is_counted = batch.target != IGNORE_INDEX
+                loss_sum += float(model(*self._on_device(batch), "sum"))
+                count += int(is_counted.sum())
+        loss_sum, count = self.ranks.sum([loss_sum, count])
+        return {"loss": loss_sum / count}
+
+    def examples(self) -> list[str]:
+        return self._shown
+
+    def translate_split(
+        self, split: Split, number: int | None = None, *, search: Search | None = None, announce: Announce | None = None
+    ) -> list[Hypotheses]:
+        """Translations of the first sentences of a split, by default greedy ones."""
+        pairs = self.prepared.split(split)
+        sources = [pairs.source(i) for i in range(len(pairs) if number is None else min(number, len(pairs)))]
+        return translate(
+            [self.model],
+            sources,
+            search or Search(beam=1, max_length=self.config.search.max_length),
+            eos=self._target_units.lexicon.eos,
+            unk=self._target_units.lexicon.unk,
+            announce=announce,
+        )
+
+    def tokenize(self) -> Tokenize:
+        """How BLEU finds words: lines that were written as they are read have none yet."""
+        return "none" if self._target_units.splitting == "spaces" else "13a"
+
+    @property
+    def _target_units(self) -> Units:
+        return self.prepared.target_units
+
+    def save(self, folder: Path) -> None:
+        self.prepared.save(folder)
+
+    def identity(self) -> dict[str, str]:
+        return self.prepared.identity()
+
+    def watch(self) -> dict[str, float]:
+        return learned_alphas(self.model)
+
+    def lr_factors(self) -> dict[nn.Parameter, float]:
+        return output_rates(self.config.model.output, self.model.output)
+
+    def report(self, split: Split, options: Any = None, *, announce: Announce) -> Report:
+        from anymax.training.tasks.translation.report import report_on
+
+        return report_on(self, split, options or self.config.evaluation_options, announce=announce)
+
+    def sample(self) -> str | None:
+        return "\n".join(self._shown) or None
+
+    def next_commands(self) -> list[list[str]]:
+        return [["translate"], ["analyze heads"]]
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return self.model.forward_methods()
+
+    def groups(self) -> list[list[nn.Module]]:
+        return fsdp_groups(self.model)
+
+    def why_unobserved(self) -> str | None:
+        return None
+
+    def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
+        pairs = self.prepared.split(split)
+        numbers = sorted(random.Random(seed).sample(range(len(pairs)), min(limit, len(pairs))))
+        source_units, target_units = self.prepared.source_units, self._target_units
+        with torch.no_grad(), evaluating(self.model):
+            for first in range(0, len(numbers), OBSERVED_PAIRS):
+                chosen = numbers[first : first + OBSERVED_PAIRS]
+                batch = PairBatches.of_rows(pairs, chosen, eos=target_units.lexicon.eos)
+                with capture(self.model) as weights:
+                    source, source_mask, ids, _ = self._on_device(batch)
+                    self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)
+                sources = [Sentence.of(source_units, pairs.source(i).tolist()) for i in chosen]
+                read = [[target_units.lexicon.eos, *pairs.target(i)[:-1].tolist()] for i in chosen]
+                targets = [Sentence.of(target_units, ids) for ids in read]
+                yield Observed(
+                    {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()},
+                    {"encoder": sources, "decoder": targets, "cross": targets},
+                    {"encoder": sources, "decoder": targets, "cross": sources},
+                )
+
+    def _batches(self, split: Split, seed: int | None, rank: int, world_size: int) -> PairBatches:
+        return PairBatches(
+            self.prepared.split(split),
+            self.config.batching.max_tokens,
+            seed=seed,
+            eos=self._target_units.lexicon.eos,
+            source_eos=self.prepared.source_units.lexicon.eos,
+            rank=rank,
+            world_size=world_size,
+            count=self.config.batching.count,
+        )
+
+    def _on_device(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        source, mask, ids, target = (part.to(self.ranks.device, non_blocking=True) for part in batch)
+        return source, mask, ids, target
