@@ -16,3 +16,5 @@ from anymax.models.lstm.model import LSTMLM as LSTMLM
 from anymax.models.transformer.block import TransformerBlock as TransformerBlock
 from anymax.models.transformer.config import TransformerConfig as TransformerConfig
 from anymax.models.transformer.model import TransformerLM as TransformerLM
+from anymax.models.translation.config import TranslatorConfig as TranslatorConfig
+from anymax.models.translation.model import Translator as Translator
