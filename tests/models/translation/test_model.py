@@ -215,13 +215,13 @@ def test_what_is_kept_of_the_source_is_copied_only_when_a_row_changes_its_senten
     model, (source, mask, _, _) = build().eval(), batch()
     state = model.start((source, mask), max_length=4)
 
-    def reordered(*order: int) -> list[int]:
+    def reordered(*order: int) -> list[Tensor]:
         model.reorder(state, torch.tensor(order))
-        return [cache.keys.data_ptr() for cache in state.memory]
+        return [cache.keys for cache in state.memory]
 
     grown = reordered(0, 0, 1, 1)
-    assert reordered(1, 0, 2, 2) == grown
-    assert not set(reordered(2, 1, 0, 3)) & set(grown)
+    assert all(kept is before for kept, before in zip(reordered(1, 0, 2, 2), grown, strict=True))
+    assert all(copied is not before for copied, before in zip(reordered(2, 1, 0, 3), grown, strict=True))
 
 
 @each("layers", LAYERS)
@@ -357,6 +357,15 @@ def test_smoothing_and_dropout_are_off_while_a_model_is_evaluated() -> None:
     torch.testing.assert_close(loss, -model.output.log_prob(hidden, target).sum())
     assert model.training and model.output.label_smoothing == 0.1
     assert not torch.equal(model(source, mask, ids, target), model(source, mask, ids, target))
+
+
+def test_dropout_acts_on_what_enters_both_stacks_and_in_training_alone() -> None:
+    # At a rate of 1 nothing is random, and residual sums have nothing left.
+    model, (source, mask, ids, _) = Translator(*two_way(), config(dropout=1.0)), batch()
+    memory = torch.randn(3, 6, D)
+    assert not model.encode(source, mask).any() and not model.hidden(ids, memory, mask).any()
+    model.eval()
+    assert model.encode(source, mask).any() and model.hidden(ids, memory, mask).any()
 
 
 def test_a_saved_model_is_the_same_when_loaded_and_a_seed_makes_the_same_model() -> None:
