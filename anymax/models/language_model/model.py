@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from anymax.mappings import LearnedEntmax
 from anymax.vocabulary import FullOutput, OutputLayer, SparseOutput
 
 
@@ -47,34 +46,13 @@ class LanguageModel(nn.Module, ABC):
     def layers(self) -> list[nn.Module]:
         """The modules between input and output that are worth sharding one by one."""
 
+    def in_order(self) -> list[nn.Module]:
+        """The modules that are worth sharding one by one, in the order they run."""
+        return [self.input, *self.layers(), self.output]
 
-def fsdp_groups(model: LanguageModel) -> list[list[nn.Module]]:
-    """The modules that FSDP2 shards, in the order they run: each by itself, but input and output together if tied."""
-    of_input = {id(parameter) for parameter in model.input.parameters()}
-    is_tied = any(id(parameter) in of_input for parameter in model.output.parameters())
-    layers = [[layer] for layer in model.layers()]
-    return [[model.input, model.output], *layers] if is_tied else [[model.input], *layers, [model.output]]
-
-
-def learned_alphas(model: LanguageModel) -> dict[str, float]:
-    """The alpha of every head that learns one, as "alpha/layer_0/head_3"; empty where none does.
-
-    Where a model is sharded, all ranks must call it together.
-    """
-    alphas: dict[str, float] = {}
-    for i, layer in enumerate(model.layers()):
-        for module in layer.modules():
-            if isinstance(module, LearnedEntmax):
-                heads = _whole(module.alpha.detach()).flatten().tolist()
-                alphas |= {f"alpha/layer_{i}/head_{j}": alpha for j, alpha in enumerate(heads)}
-    return alphas
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    # Slow to import, and of no use where nothing is sharded.
-    from torch.distributed.tensor import DTensor
-
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    def attention_layers(self) -> dict[str, list[nn.Module]]:
+        """Layers in which heads attend, by the name that stands before their number in logs."""
+        return {"layer": self.layers()}
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perp
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.generation import generate
-from anymax.models.language_model.model import fsdp_groups, learned_alphas
+from anymax.models.layers import fsdp_groups, learned_alphas
 from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
