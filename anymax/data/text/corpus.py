@@ -206,12 +206,16 @@ def corpus_of_lines(
     return Corpus(name, sources, splitting)
 
 
-def find_splits(folder: Path) -> dict[Split, Path]:
-    """The file of each split in a folder."""
+def find_splits(folder: Path, among: Sequence[Path] | None = None) -> dict[Split, Path]:
+    """The file of each split in a folder.
+
+    Args:
+        among: those of its files that count; None for all.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; check the name, or bring the corpus there")
     found: dict[Split, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir() if among is None else among):
         # A broken link or a pipe counts, so that opening it says what is wrong.
         if not path.is_dir() and not path.name.startswith(".") and (split := split_of(path.name)):
             found.setdefault(split, []).append(path)
