@@ -1,20 +1,21 @@
 """Beam search: the best sentences of a model, for many inputs at once, and whether the best is proven to be the best.
 
-Shapes: B sentences, S of them still open, R rows (one for each beginning that is kept, up to beam for a sentence), W
-beginnings of the sentence that has most, K next words of each, M = W K candidates of a sentence, T words so far.
+Shapes: B sentences, S of them still open, R rows (one for each beginning that is kept, up to beam for a sentence), M
+candidates of a sentence, T words so far.
 """
 
 import bisect
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anymax.checks import check_counts
-from anymax.decoding.ensemble import Ensemble, Hidden, rows_of
+from anymax.decoding.candidates import Ranked, Rules, next_words, numbers, rank
+from anymax.decoding.ensemble import Ensemble
 from anymax.decoding.hypotheses import Hypotheses, Hypothesis
 from anymax.decoding.penalties import NO_PENALTY, LengthPenalty
 from anymax.decoding.protocol import Generator
@@ -67,7 +68,7 @@ def beam_search(
         check_ends(ensemble.vocabulary_size, eos, min_length, most, banned)
     if not longest:
         return []
-    rules = _Rules(eos, beam, num_best, min_length, length_penalty, sorted(set(banned)), stop_when_full)
+    rules = Rules(eos, beam, num_best, min_length, length_penalty, sorted(set(banned)), stop_when_full)
     with ensemble.evaluating():
         ensemble.start(inputs, max_length=max(longest) + 1)
         search = _Search(ensemble, first_B, longest, rules)
@@ -89,36 +90,10 @@ def greedy(
     return beam_search(models, inputs, eos=eos, max_length=max_length, beam=1, min_length=min_length, banned=banned)
 
 
-class _Rules(NamedTuple):
-    eos: int
-    beam: int
-    num_best: int
-    min_length: int
-    penalty: LengthPenalty
-    banned: list[int]
-    stop_when_full: bool
-
-
-class _Next(NamedTuple):
-    """The candidates of every row, and a bound on the log-probability of a dropped sentence that no candidate is."""
-
-    log_prob_RK: Tensor
-    words_RK: Tensor
-    unseen_R: Tensor
-
-
-class _Ranked(NamedTuple):
-    """The candidates of every sentence, likeliest first."""
-
-    log_prob_SM: Tensor
-    words_SM: Tensor
-    row_SM: Tensor
-
-
 class _Search:
     """Where a search stands. Log-probabilities are summed in float64, each row by itself."""
 
-    def __init__(self, ensemble: Ensemble, first_B: Tensor, longest: list[int], rules: _Rules) -> None:
+    def __init__(self, ensemble: Ensemble, first_B: Tensor, longest: list[int], rules: Rules) -> None:
         self.ensemble, self.rules = ensemble, rules
         self.results: dict[int, Hypotheses] = {}
         self.length = 0
@@ -131,12 +106,12 @@ class _Search:
         divisors = [rules.penalty.divisor(most + 1) for most in longest]
         self._divisor_S = torch.tensor(divisors, dtype=torch.float64, device=device)
         # The score that the last of the best has, and the most that what was dropped could have reached.
-        self._worst_S = self._numbers(count, -math.inf, device)
-        self._rival_S = self._numbers(count, -math.inf, device)
-        self._margin_S = self._numbers(count, math.inf, device)
+        self._worst_S = numbers(count, -math.inf, device)
+        self._rival_S = numbers(count, -math.inf, device)
+        self._margin_S = numbers(count, math.inf, device)
         # Sentences in order, and the beginnings of each, likeliest first.
         self._place_R = torch.arange(count, device=device)
-        self._log_prob_R = self._numbers(count, 0.0, device)
+        self._log_prob_R = numbers(count, 0.0, device)
         self._last_R = first_B
         self._words_RT = first_B[:, None][:, :0]
 
@@ -146,8 +121,10 @@ class _Search:
 
     def step(self) -> None:
         """Read a word of every row, and choose the next ones."""
-        found = self._next(self.ensemble.next(self._last_R))
-        ranked = self._ranked(found)
+        hidden = self.ensemble.next(self._last_R)
+        is_last_R = (self._longest_S == self.length)[self._place_R]
+        found = next_words(self.ensemble, hidden, self.rules, length=self.length, is_last_R=is_last_R)
+        ranked = rank(found, self._log_prob_R, self._place_R, len(self._open_S))
         is_possible_SM = ranked.log_prob_SM > -math.inf
         is_eos_SM = ranked.words_SM == self.rules.eos
         is_first_SM = torch.arange(ranked.words_SM.shape[1], device=self._open_S.device) < self.rules.beam
@@ -159,56 +136,14 @@ class _Search:
         self._narrow(ranked, is_kept_SM, dropped_S)
         self._finish(ranked, is_eos_SM & is_possible_SM & is_first_SM)
         # A dropped beginning may still become likelier by its length; a dropped sentence has its score.
-        ended_S = torch.maximum(_most(ranked.log_prob_SM, is_eos_SM & ~is_first_SM), self._per_sentence(found.unseen_R))
+        unseen_S = self._per_sentence(self._log_prob_R + found.unseen_eos_R)
+        ended_S = _most(ranked.log_prob_SM, is_eos_SM & ~is_first_SM).maximum(unseen_S)
         ended_S = ended_S / self.rules.penalty.divisor(self.length + 1)
         self._rival_S = self._rival_S.maximum(dropped_S / self._divisor_S).maximum(ended_S)
         is_done_S = self._close(_most(ranked.log_prob_SM, is_kept_SM) / self._divisor_S)
         self._continue(ranked, is_kept_SM & ~is_done_S[:, None], is_done_S)
 
-    def _next(self, hidden: Hidden) -> _Next:
-        """The likeliest next words of every row; only <eos> for a sentence that is as long as it may be."""
-        rules, size = self.rules, self.ensemble.vocabulary_size
-        is_last_R = (self._longest_S == self.length)[self._place_R]
-        # Enough that the best are left when <eos> and the banned words are taken away, and the best of what is dropped.
-        k = min(size, rules.beam + 2 + len(rules.banned))
-        last_R, rest_R = is_last_R.nonzero()[:, 0], (~is_last_R).nonzero()[:, 0]
-        words_RK = torch.full((len(is_last_R), k if len(rest_R) else 1), rules.eos, device=is_last_R.device)
-        log_prob_RK = self._numbers(words_RK.shape, -math.inf, words_RK.device)
-        unseen_R = log_prob_RK[:, 0].clone()
-        if len(last_R):
-            log_prob = self.ensemble.log_prob(rows_of(hidden, last_R), words_RK[last_R, 0])
-            log_prob_RK[last_R, 0] = log_prob.double()
-        if len(rest_R):
-            best = self.ensemble.topk(hidden if not len(last_R) else rows_of(hidden, rest_R), k)
-            log_prob_RK[rest_R], words_RK[rest_R] = best.log_probs.double(), best.words
-            if k < size:
-                unseen_R[rest_R] = torch.where((best.words == rules.eos).any(1), -math.inf, log_prob_RK[rest_R, -1])
-        _check_numbers(log_prob_RK)
-        barred = [*rules.banned, rules.eos] if self.length < rules.min_length else rules.banned
-        for word in barred:
-            log_prob_RK = log_prob_RK.masked_fill(words_RK == word, -math.inf)
-        if self.length < rules.min_length:
-            unseen_R = torch.full_like(unseen_R, -math.inf)
-        # No more than 0, whatever rounding made of a probability of one: bounds rest on it.
-        log_prob_RK = self._log_prob_R[:, None] + log_prob_RK.clamp(max=0)
-        return _Next(log_prob_RK, words_RK, self._log_prob_R + unseen_R)
-
-    def _ranked(self, found: _Next) -> _Ranked:
-        """All candidates of a sentence in one row, sorted; equal ones in the order they had."""
-        counts_S = self._place_R.bincount(minlength=len(self._open_S))
-        first_S = counts_S.cumsum(0) - counts_S
-        slot_R = torch.arange(len(self._place_R), device=self._place_R.device) - first_S[self._place_R]
-        num_words = found.words_RK.shape[1]
-        shape = (len(counts_S), int(counts_S.max()), num_words)
-        log_prob_SWK = self._numbers(shape, -math.inf, slot_R.device)
-        words_SWK = found.words_RK.new_zeros(shape)
-        log_prob_SWK[self._place_R, slot_R] = found.log_prob_RK
-        words_SWK[self._place_R, slot_R] = found.words_RK
-        log_prob_SM, order_SM = log_prob_SWK.flatten(1).sort(dim=1, descending=True, stable=True)
-        row_SM = first_S[:, None] + order_SM // num_words
-        return _Ranked(log_prob_SM, words_SWK.flatten(1).gather(1, order_SM), row_SM)
-
-    def _narrow(self, ranked: _Ranked, is_kept_SM: Tensor, dropped_S: Tensor) -> None:
+    def _narrow(self, ranked: Ranked, is_kept_SM: Tensor, dropped_S: Tensor) -> None:
         """Note how close the decisions of this step were: which beginnings are kept, and which may finish."""
         beam = self.rules.beam
         kept_S = ranked.log_prob_SM.masked_fill(~is_kept_SM, math.inf).amin(1)
@@ -221,7 +156,7 @@ class _Search:
         is_decision_S = better_S.isfinite() & worse_S.isfinite()
         self._margin_S = torch.where(is_decision_S, self._margin_S.minimum(gap_S), self._margin_S)
 
-    def _finish(self, ranked: _Ranked, is_finished_SM: Tensor) -> None:
+    def _finish(self, ranked: Ranked, is_finished_SM: Tensor) -> None:
         """Put hypotheses that <eos> ends among the best of their sentences, where they belong there."""
         place, column = is_finished_SM.nonzero().unbind(1)
         if not len(place):
@@ -272,7 +207,7 @@ class _Search:
         score = log_prob / self.rules.penalty.divisor(max(1, self.length))
         return Hypothesis(tuple(self._words_RT[row].tolist()), log_prob, score, False)
 
-    def _continue(self, ranked: _Ranked, is_kept_SM: Tensor, is_done_S: Tensor) -> None:
+    def _continue(self, ranked: Ranked, is_kept_SM: Tensor, is_done_S: Tensor) -> None:
         """Leave the rows that are kept, and the sentences that are open."""
         place_R, column_R = is_kept_SM.nonzero().unbind(1)
         rows_R = ranked.row_SM[place_R, column_R]
@@ -291,26 +226,13 @@ class _Search:
 
     def _per_sentence(self, log_prob_R: Tensor) -> Tensor:
         """The greatest number among the rows of each sentence."""
-        least_S = self._numbers(len(self._open_S), -math.inf, log_prob_R.device)
+        least_S = numbers(len(self._open_S), -math.inf, log_prob_R.device)
         return least_S.scatter_reduce(0, self._place_R, log_prob_R, "amax")
-
-    @staticmethod
-    def _numbers(shape: int | tuple[int, ...], value: float, device: torch.device) -> Tensor:
-        shape = (shape,) if isinstance(shape, int) else shape
-        return torch.full(shape, value, dtype=torch.float64, device=device)
 
 
 def _most(log_prob_SM: Tensor, where_SM: Tensor) -> Tensor:
     """The greatest log-probability of each sentence where it counts, minus infinity where none does."""
     return log_prob_SM.masked_fill(~where_SM, -math.inf).amax(1)
-
-
-def _check_numbers(log_prob_RK: Tensor) -> None:
-    if bool(log_prob_RK.isnan().any()):
-        raise ValueError(
-            "log-probabilities must be numbers, but the model's are not; its weights are too large: use another "
-            "checkpoint"
-        )
 
 
 def _check(vocabulary_size: int, num_rows: int, max_length: int | Sequence[int], beam: int, num_best: int) -> None:

@@ -9,18 +9,16 @@ from torch import Tensor
 from anymax.decoding import (
     AveragePenalty,
     GNMTPenalty,
-    Hypotheses,
     Hypothesis,
     NoPenalty,
     agreement,
     beam_search,
     greedy,
 )
-from anymax.models import AWDLSTM, LSTMLM, AWDLSTMConfig, LanguageModel, LSTMConfig
-from anymax.vocabulary import AdaptiveOutput, FixedInput, FullOutput, SparseOutput
+from anymax.models import TransformerLM
 from tests.decoding.chains import EOS, Chain, all_sentences
 from tests.each import each
-from tests.models.transformer.test_model import LAYERS, V, build, words
+from tests.models.transformer.test_model import LAYERS, build, words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -161,46 +159,7 @@ def test_a_sentence_that_nothing_may_follow_is_cut_and_says_so():
     assert [each.words for each in hypotheses.ranked] == [(2, 2)] and hypotheses.is_proven_best
 
 
-def lstm() -> LanguageModel:
-    return LSTMLM(FixedInput(V, 16), FullOutput(V, 16), LSTMConfig(16, 16, 2))
-
-
-def awd_lstm() -> LanguageModel:
-    return AWDLSTM(FixedInput(V, 16), SparseOutput(V, 16), AWDLSTMConfig(16, 20, 2, 16))
-
-
-MODELS = {**{layers: (lambda layers=layers: build(layers)) for layers in LAYERS}, "lstm": lstm, "awd-lstm": awd_lstm}
-
-
-def sharpened(model: LanguageModel) -> LanguageModel:
-    """Scores far enough apart that rounding decides nothing, and sentences of different lengths."""
-    with torch.no_grad():
-        tables = model.output.tables if isinstance(model.output, AdaptiveOutput) else [model.output.table]
-        for table in tables:
-            table.mul_(2.0)
-    return model
-
-
-def test_language_models_give_the_same_at_every_batch_size():
-    lengths: set[int] = set()
-    options = {"eos": EOS, "max_length": 10, "num_best": 2, "length_penalty": GNMTPenalty(1.0)}
-    for name, make in MODELS.items():
-        model, prompts = sharpened(make()), words(16, 3)
-        searches: list[list[Hypotheses]] = []
-        for size in (1, 7, 16):
-            parts = [beam_search(model, part, **options) for part in prompts.split(size)]
-            searches.append([hypotheses for part in parts for hypotheses in part])
-        for other in searches[1:]:
-            compared = agreement(searches[0], other)
-            assert compared.different == 0 and compared.ties <= 1, name
-            for one, two in zip(searches[0], other, strict=True):
-                if one.best.words == two.best.words:
-                    assert one.best.log_prob == pytest.approx(two.best.log_prob, abs=1e-4), name
-        lengths |= {len(hypotheses.best.words) for hypotheses in searches[0]}
-    assert len(lengths) > 3
-
-
-def log_prob_of(model: LanguageModel, prompt: Tensor, hypothesis: Hypothesis) -> float:
+def log_prob_of(model: TransformerLM, prompt: Tensor, hypothesis: Hypothesis) -> float:
     """In one call, without a cache."""
     ending = [EOS] if hypothesis.is_finished else []
     text = torch.cat([prompt, torch.tensor([*hypothesis.words, *ending])])
@@ -209,9 +168,9 @@ def log_prob_of(model: LanguageModel, prompt: Tensor, hypothesis: Hypothesis) ->
         return float(model.output.log_probs(hidden).gather(1, text[len(prompt) :, None]).double().sum())
 
 
-@each("name", MODELS)
-def test_scores_are_those_of_whole_sentences_read_at_once(name):
-    model, prompts = sharpened(MODELS[name]()), words(5, 4)
+@each("layers", LAYERS)
+def test_scores_are_those_of_whole_sentences_read_at_once(layers):
+    model, prompts = build(layers), words(5, 4)
     found = beam_search(model, prompts, eos=EOS, max_length=8, num_best=5, min_length=2)
     for prompt, hypotheses in zip(prompts, found, strict=True):
         scores = [each.score for each in hypotheses.ranked]
