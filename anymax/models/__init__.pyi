@@ -4,7 +4,6 @@ from anymax.models.images.signalling_game import SignallingGame as SignallingGam
 from anymax.models.language_model.building import build_language_model as build_language_model
 from anymax.models.language_model.config import LanguageModelConfig as LanguageModelConfig
 from anymax.models.language_model.config import Tie as Tie
-from anymax.models.language_model.generation import generate as generate
 from anymax.models.language_model.model import LanguageModel as LanguageModel
 from anymax.models.layers import fsdp_groups as fsdp_groups
 from anymax.models.layers import learned_alphas as learned_alphas

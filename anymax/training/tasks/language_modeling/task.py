@@ -16,12 +16,17 @@ from anymax.data.text.corpus import Split
 from anymax.data.text.words import split_line
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
+from anymax.decoding import generate
 from anymax.distributed.ranks import Ranks, share
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perplexity
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
+<<<<<<< HEAD
 from anymax.models.language_model.generation import generate
 from anymax.models.layers import fsdp_groups, learned_alphas
+=======
+from anymax.models.language_model.model import fsdp_groups, learned_alphas
+>>>>>>> w_decoding
 from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
