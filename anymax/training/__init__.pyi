@@ -16,6 +16,8 @@ from anymax.training.optim.schedules import Cosine as Cosine
 from anymax.training.optim.schedules import CosineCycles as CosineCycles
 from anymax.training.optim.schedules import InverseSquareRoot as InverseSquareRoot
 from anymax.training.optim.schedules import NonMonotone as NonMonotone
+from anymax.training.observed import Observed as Observed
+from anymax.training.observed import Sentence as Sentence
 from anymax.training.reporting import EvaluationRecord as EvaluationRecord
 from anymax.training.reporting import Outcome as Outcome
 from anymax.training.reporting import Reporter as Reporter
