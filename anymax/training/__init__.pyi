@@ -4,6 +4,8 @@ from anymax.plain import as_plain as as_plain
 from anymax.plain import from_plain as from_plain
 from anymax.training.config import RunConfig as RunConfig
 from anymax.training.config import run_config as run_config
+from anymax.training.observed import Observed as Observed
+from anymax.training.observed import Sentence as Sentence
 from anymax.training.optim.optimizers import AdagradConfig as AdagradConfig
 from anymax.training.optim.optimizers import AdamConfig as AdamConfig
 from anymax.training.optim.optimizers import AdamWConfig as AdamWConfig
@@ -16,8 +18,6 @@ from anymax.training.optim.schedules import Cosine as Cosine
 from anymax.training.optim.schedules import CosineCycles as CosineCycles
 from anymax.training.optim.schedules import InverseSquareRoot as InverseSquareRoot
 from anymax.training.optim.schedules import NonMonotone as NonMonotone
-from anymax.training.observed import Observed as Observed
-from anymax.training.observed import Sentence as Sentence
 from anymax.training.reporting import EvaluationRecord as EvaluationRecord
 from anymax.training.reporting import Outcome as Outcome
 from anymax.training.reporting import Reporter as Reporter
