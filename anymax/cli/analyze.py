@@ -118,6 +118,9 @@ def heads(
     folder = run / ANALYSES
     folder.mkdir(exist_ok=True)
     name = f"heads-{split}"
+    # Another time there may be fewer roles to draw.
+    for picture in folder.glob(f"{name}-[0-9]*.png"):
+        picture.unlink()
     publish(report.page(found, run.name), data=folder / f"{name}.json", figures=folder / f"{name}.png")
     return 0
 

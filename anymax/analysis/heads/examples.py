@@ -126,7 +126,8 @@ class _Clearest:
         counted = dict(zip(scores.queries_N.tolist(), scores.scores_GN[self.place].tolist(), strict=True))
         begins = range(max(1, len(example.queries) - SHOWN + 1))
         clear, begin = max(((_clearness(counted, begin), begin) for begin in begins), key=lambda found: found[0])
-        if len(self._kept) < self.most or clear > self._kept[-1][0]:
+        # Where it has no weight at all there is nothing to see.
+        if clear > 0 and (len(self._kept) < self.most or clear > self._kept[-1][0]):
             drawn = _draw(example, self.place, counted, begin)
             # Sentences that repeat, as headings do, are drawn once.
             if all(drawn.queries != other.queries for _, other in self._kept):

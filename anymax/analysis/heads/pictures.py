@@ -13,15 +13,17 @@ from anymax.analysis.heads.examples import Drawn, Named
 from anymax.analysis.heads.measure import Measured
 from anymax.analysis.heads.study import Heads
 from anymax.attention.capture import Kind
-from anymax.display import COLOURS, Figure, clean
+from anymax.display import COLOURS, Figure, clean, legend_below
 from anymax.display.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-# Inches of a plot, and of a unit of a sentence and the names beside it.
-PLOT, UNIT, MARGIN = (4.2, 2.9), 0.24, 1.3
+# Inches of a plot; of a unit of a sentence, the names of units beside it, the titles above it, and a bar of colours.
+PLOT, UNIT, LABELS, ABOVE, COLOUR_BAR = (4.2, 2.9), 0.24, 1.2, 1.05, 1.0
+# Inches that the title of a sentence needs.
+TITLE = 1.7
 # Characters of a unit, and the least weight with a colour of its own.
 MOST_OF_UNIT, FAINTEST = 14, 1e-3
 
@@ -48,10 +50,12 @@ def layers_figure(measured: Measured, run: str) -> Figure:
             grid[0, column].set_title(kind, fontsize=9)
         grid[0, 0].set_ylabel("density")
         grid[1, 0].set_ylabel("Jensen-Shannon diversity")
-        for row in grid:
-            row[0].legend(frameon=False, fontsize=8)
+        named = [axes.get_legend_handles_labels() for axes in grid[:, 0]]
+        handles, labels = ([each for part in parts for each in part] for parts in zip(*named, strict=True))
+        canvas.legend(handles, labels, loc="outside lower center", ncols=2 * len(measured.kinds), frameon=False)
 
-    return Figure("Densities and diversity of heads by layer", draw, size=(_width(len(measured.kinds)), 2 * PLOT[1]))
+    size = (_width(len(measured.kinds)), 2 * PLOT[1] + 0.4)
+    return Figure("Densities and diversity of heads by layer", draw, size=size)
 
 
 def alphas_figure(alphas: Alphas, run: str) -> Figure:
@@ -66,27 +70,36 @@ def alphas_figure(alphas: Alphas, run: str) -> Figure:
             grid[0, column].set_title(kind, fontsize=9)
         grid[0, 0].set_ylabel("heads")
         grid[1, 0].set_ylabel("alpha")
+        legend_below(canvas, grid[1, 0], columns=4 * len(alphas.kinds))
 
-    return Figure("Alphas that heads learned", draw, size=(_width(len(alphas.kinds)), 2 * PLOT[1] + 0.5))
+    return Figure("Alphas that heads learned", draw, size=(_width(len(alphas.kinds)), 2 * PLOT[1] + 0.8))
 
 
 def sentences_figure(named: Named) -> Figure:
-    """The sentences in which a head is clearest, as heat maps with exact zeros white."""
+    """The sentences in which a head is clearest, side by side as heat maps with exact zeros white."""
     examples = named.examples
-    widths = [UNIT * len(example.keys) + MARGIN for example in examples]
-    heights = [UNIT * len(example.queries) + MARGIN + 0.4 for example in examples]
-    alpha = "" if named.alpha is None else f", alpha {named.alpha:.2f}"
-    title = printable(f"{named.role.name}: {named.head.kind}, {named.head}{alpha}, confidence {named.confidence:.1%}")
+    alpha = "" if named.alpha is None else f"alpha {named.alpha:.2f}, "
+    title = printable(f"{named.role.name}: {named.head.kind}, {named.head}")
+    white = "exactly 0, or after the query" if named.head.kind == "decoder" else "exactly 0"
+    # Where units are squares of one size, layouts of matplotlib leave no room for the names beside them.
+    rooms = [LABELS + max(UNIT * len(example.keys), TITLE) for example in examples]
+    tallest = max(TITLE, *(UNIT * len(example.queries) for example in examples))
+    width, height = sum(rooms) + COLOUR_BAR, ABOVE + tallest + LABELS
 
     def draw(canvas: Canvas) -> None:
-        canvas.suptitle(title, fontsize=10, parse_math=False)
-        panels = canvas.subplots(1, len(examples), squeeze=False, width_ratios=widths)[0]
-        for axes, example in zip(panels, examples, strict=True):
+        canvas.set_layout_engine("none")
+        text = f"{title}\n{alpha}confidence {named.confidence:.1%}"
+        canvas.suptitle(text, x=0.1 / width, y=1 - 0.08 / height, ha="left", va="top", fontsize=10, parse_math=False)
+        for number, example in enumerate(examples):
+            wide, tall = UNIT * len(example.keys), UNIT * len(example.queries)
+            left, bottom = sum(rooms[:number]) + LABELS, height - ABOVE - tall
+            axes = canvas.add_axes((left / width, bottom / height, wide / width, tall / height))
             _draw_sentence(axes, example)
-        image = panels[-1].images[0]
-        canvas.colorbar(image, ax=list(panels), label="weight; white is exactly 0", shrink=0.7, extend="min", pad=0.01)
+        bar = canvas.add_axes((1 - 0.8 * COLOUR_BAR / width, LABELS / height, 0.15 / width, tallest / height))
+        canvas.colorbar(axes.images[0], cax=bar, extend="min").set_label(f"weight; white: {white}", fontsize=8)
+        bar.tick_params(labelsize=8)
 
-    return Figure(title, draw, size=(sum(widths) + 1.2, max(heights)))
+    return Figure(title, draw, size=(width, height))
 
 
 def _draw_density(axes: Axes, measured: Measured, kind: Kind) -> None:
@@ -139,7 +152,6 @@ def _draw_paths(axes: Axes, alphas: Alphas, kind: Kind) -> None:
     axes.set_ylim(alphas.low, alphas.high)
     axes.locator_params(axis="x", nbins=5)
     clean(axes)
-    axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
 def _draw_sentence(axes: Axes, example: Drawn) -> None:
@@ -147,15 +159,15 @@ def _draw_sentence(axes: Axes, example: Drawn) -> None:
 
     shown_QK = example.weights.float().masked_fill(example.weights <= 0, float("nan")).numpy()
     norm = LogNorm(FAINTEST, 1, clip=True)
-    axes.imshow(shown_QK, cmap="viridis_r", norm=norm, interpolation="nearest", aspect="equal")
+    axes.imshow(shown_QK, cmap="viridis_r", norm=norm, interpolation="nearest", aspect="auto")
     axes.set_xticks(range(len(example.keys)), [_short(unit) for unit in example.keys], rotation=90, fontsize=8)
     axes.set_yticks(range(len(example.queries)), [_short(unit) for unit in example.queries], fontsize=8)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         # A word may hold what would be read as a formula.
         label.set_parse_math(False)
     axes.tick_params(length=0, pad=2)
-    outside = f"; {example.outside:.0%} of the weight is outside" if example.outside >= 0.005 else ""
-    axes.set_title(f"{example.score:.1%} here{outside}", fontsize=8)
+    outside = f"\n{example.outside:.0%} of the weight is outside" if example.outside >= 0.005 else ""
+    axes.set_title(f"{example.score:.1%} here{outside}", fontsize=8, loc="left")
 
 
 def _short(unit: str) -> str:

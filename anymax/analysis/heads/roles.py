@@ -134,7 +134,7 @@ class WordToToken(Role):
 
     @property
     def name(self) -> str:
-        return f"word to {self.token}"
+        return f'words to "{self.token}"'
 
     @property
     def meaning(self) -> str:

@@ -16,9 +16,7 @@ def sentence(length: int) -> Sentence:
     return Sentence.of_words([WORDS[i % len(WORDS)] for i in range(length)])
 
 
-def observed(
-    kind: Kind, layers: list[Tensor], queries: list[Sentence], keys: list[Sentence] | None = None
-) -> Observed:
+def observed(kind: Kind, layers: list[Tensor], queries: list[Sentence], keys: list[Sentence] | None = None) -> Observed:
     """A batch of one kind of attention; by default keys are what queries are."""
     return Observed({kind: layers}, {kind: queries}, {kind: queries if keys is None else keys})
 

@@ -31,7 +31,7 @@ def test_the_heads_of_the_encoder_that_look_at_one_place_have_that_density_and_p
     # Where there is no neighbour the shifted heads look at themselves, which counts for no neighbour.
     assert [found.heads[0].confidence[name] for name in names] == pytest.approx([1.0, 1 / N, 0.0])
     assert [found.heads[3].confidence[name] for name in names] == pytest.approx([1 / N] * 3)
-    assert found.counts["encoder"] == {"position -1": N - 1, "position 0": N, "position +1": N - 1, "word to ?": 1}
+    assert found.counts["encoder"] == {"position -1": N - 1, "position 0": N, "position +1": N - 1, 'words to "?"': 1}
 
 
 def test_a_decoder_has_the_cells_of_a_triangle_and_no_position_after() -> None:
@@ -137,5 +137,7 @@ def test_nothing_to_measure_and_weights_that_are_no_numbers_are_refused() -> Non
 
 
 def test_sentences_that_do_not_fit_the_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match="a sentence for each of the 2 examples, of at most 3 and 3 units, got 2 and 2"):
+    with pytest.raises(
+        ValueError, match="a sentence for each of the 2 examples, of at most 3 and 3 units, got 2 and 2"
+    ):
         observed("encoder", [torch.ones(2, 1, 3, 3)], [sentence(3), sentence(4)])
