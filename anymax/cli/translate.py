@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from tyro.conf import Positional, arg
 
@@ -74,7 +74,7 @@ def translate(
     from anymax.training.tasks.translation.translating import open_translator
 
     translator = open_translator([run, *ensemble], which="best" if step is None else step, average=average)
-    options = given(beam=beam, length_penalty=penalty, max_length=max_length, batch_size=batch_size)
+    options: dict[str, Any] = given(beam=beam, length_penalty=penalty, max_length=max_length, batch_size=batch_size)
     search = replace(translator.search, **options)
     if n_best > search.beam:
         raise ValueError(f"--n-best must be at most the beam, {search.beam}, got {n_best}; give --beam {n_best}")
@@ -140,9 +140,7 @@ def _talk(translator: OpenedTranslator, n_best: int, has_scores: bool) -> int:
             say(shown)
 
 
-def _shown(
-    translator: OpenedTranslator, number: int, ranked: Sequence[Hypothesis], has_scores: bool
-) -> Iterator[str]:
+def _shown(translator: OpenedTranslator, number: int, ranked: Sequence[Hypothesis], has_scores: bool) -> Iterator[str]:
     if not has_scores:
         yield translator.text(ranked[0]) if ranked else ""
         return

@@ -103,22 +103,21 @@ def paired_bootstrap(
         n_samples=num_samples,
     )
     _, table = test()
-    results = next(column for name, column in table.items() if name != "System")
+    column = next(column for name, column in table.items() if name != "System")
+    results = [each for each in column if not isinstance(each, str)]
     return [
-        Difference(
-            name,
-            float(result.score),
-            float(result.mean),
-            float(result.ci),
-            None if result.p_value is None else float(result.p_value),
-        )
+        Difference(name, result.score, _number(result.mean), _number(result.ci), result.p_value)
         for name, result in zip(systems, results, strict=True)
     ]
 
 
-def check_references(
-    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
-) -> list[list[str]]:
+def _number(value: float | None) -> float:
+    # Numbers of numpy, which are there for every system.
+    assert value is not None
+    return float(value)
+
+
+def check_references(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     """Sets of references, each as long as the hypotheses; one set may be given without a list around it."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise TypeError("hypotheses and references must be lists of sentences, got one text; split it into lines")
@@ -146,7 +145,9 @@ def check_tokenize(tokenize: str) -> None:
 
 
 def _metrics(tokenize: Tokenize, lowercase: bool) -> dict[str, Metric]:
-    from sacrebleu.metrics import BLEU, CHRF, TER
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
 
     check_tokenize(tokenize)
     return {

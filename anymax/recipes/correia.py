@@ -1,9 +1,9 @@
 """Adaptively Sparse Transformers: the twelve translators of Correia, Niculae and Martins 2019, Table 1.
 
 Transformers of base size whose heads use softmax, 1.5-entmax, or entmax with an alpha that each head learns, on four
-pairs of languages. The figures are tokenized BLEU of single runs. What the paper leaves open follows its public code: Adam
-with beta 0.998, a peak of twice the published learning rate, label smoothing over all words but the target, pre-norm,
-sums of losses over tokens, no clipping. Alphas start anywhere between 1 and 2; the code clamps them at 1.01, which
+pairs of languages. The figures are tokenized BLEU of single runs. What the paper leaves open follows its public code:
+Adam with beta 0.998, Noam's learning rate with a factor of 2, label smoothing over all words but the target, pre-norm,
+no clipping. Alphas start anywhere between 1 and 2, as there; the code clamps them at 1.01, which
 `--model.encoder-mapping.clamp 1.01` and its like for the other two attentions do. The beam is not published.
 """
 
@@ -13,8 +13,7 @@ from anymax.data.text.config import BPE
 from anymax.models import Tie, TransformerConfig, TranslatorConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.optimizers import AdamConfig
-from anymax.training.optim.schedules import InverseSquareRoot
-from anymax.training.optim.schedules import NonMonotone
+from anymax.training.optim.schedules import InverseSquareRoot, NonMonotone
 from anymax.training.tasks.translation.config import PairTokens, TranslationConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig
 
@@ -26,9 +25,7 @@ PEAK = 2 * 512**-0.5 * WARMUP**-0.5
 MOST_STEPS = 500_000
 
 
-def base(
-    corpus: str, languages: tuple[str, str], mapping: AttentionMappingConfig, *, evaluate_every: int
-) -> RunConfig:
+def base(corpus: str, languages: tuple[str, str], mapping: AttentionMappingConfig, *, evaluate_every: int) -> RunConfig:
     """A Transformer of base size, with one mapping in all three attentions, trained until it no longer improves."""
     model = TranslatorConfig(
         FixedInputConfig(),

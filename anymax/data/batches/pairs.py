@@ -3,20 +3,20 @@
 Shapes: B rows, S tokens of the longest source, T tokens of the longest target.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, final, get_args
+from typing import Any, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
 
 from anymax.checks import check_counts
 from anymax.data.batches.batches import IGNORE_INDEX, Epochs, draw_order
+from anymax.data.batches.config import Count
 from anymax.data.batches.sentences import numbers
 from anymax.data.parallel.encoded import EncodedPairs
 from anymax.distributed.ranks import share
 
-Count = Literal["target", "source", "both", "padded"]
 # What one row adds to a batch whose longest sentences of source and target have these lengths.
 WIDTHS: dict[Count, Callable[[int, int], int]] = {
     "target": lambda source, target: target,
@@ -96,23 +96,7 @@ class PairBatches(Epochs[PairBatch]):
         # As wide as the longest row of all ranks.
         widths = int(self.pairs.source_lengths[rows].max()), int(self.pairs.target_lengths[rows].max())
         first, end = share(len(rows), self.rank, self.world_size)
-        return self._gather(rows[first:end].tolist(), *widths)
-
-    def _gather(self, rows: list[int], source_width: int, target_width: int) -> PairBatch:
-        num_rows = max(len(rows), 1)
-        source = torch.full((num_rows, source_width), self.source_eos)
-        source_mask = torch.zeros(num_rows, source_width, dtype=torch.bool)
-        ids = torch.full((num_rows, target_width), self.eos)
-        target = torch.full((num_rows, target_width), IGNORE_INDEX)
-        # The row of a rank that has none still reads an "<eos>".
-        source_mask[:, 0] = True
-        for row, number in enumerate(rows):
-            sentence, translation = self.pairs.source(number), self.pairs.target(number)
-            source[row, : len(sentence)] = sentence
-            source_mask[row, : len(sentence)] = True
-            ids[row, 1 : len(translation)] = translation[:-1]
-            target[row, : len(translation)] = translation
-        return PairBatch(source, source_mask, ids, target)
+        return gather(self.pairs, rows[first:end].tolist(), *widths, eos=self.eos, source_eos=self.source_eos)
 
     def _find_edges(self) -> list[int]:
         """Where batches begin and end among the sorted rows."""
@@ -147,6 +131,26 @@ class PairBatches(Epochs[PairBatch]):
             "count": self.count,
             "seed": self.seed,
         }
+
+
+def gather(
+    pairs: EncodedPairs, rows: Sequence[int], source_width: int, target_width: int, *, eos: int, source_eos: int
+) -> PairBatch:
+    """Pairs by their numbers, in rows of the given widths; without any, one row that predicts nothing."""
+    num_rows = max(len(rows), 1)
+    source = torch.full((num_rows, source_width), source_eos)
+    source_mask = torch.zeros(num_rows, source_width, dtype=torch.bool)
+    ids = torch.full((num_rows, target_width), eos)
+    target = torch.full((num_rows, target_width), IGNORE_INDEX)
+    # The row of a rank that has none still reads an "<eos>".
+    source_mask[:, 0] = True
+    for row, number in enumerate(rows):
+        sentence, translation = pairs.source(number), pairs.target(number)
+        source[row, : len(sentence)] = sentence
+        source_mask[row, : len(sentence)] = True
+        ids[row, 1 : len(translation)] = translation[:-1]
+        target[row, : len(translation)] = translation
+    return PairBatch(source, source_mask, ids, target)
 
 
 def _keys(pairs: EncodedPairs) -> Tensor:

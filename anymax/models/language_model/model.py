@@ -61,11 +61,10 @@ class LanguageModel(nn.Module, ABC):
     def layers(self) -> list[nn.Module]:
         """The modules between input and output that are worth sharding one by one."""
 
-<<<<<<< HEAD
     def in_order(self) -> list[nn.Module]:
         """The modules that are worth sharding one by one, in the order they run."""
         return [self.input, *self.layers(), self.output]
-=======
+
     def first_words(self, prompts: Tensor, eos: int) -> Tensor:
         """The last word of each prompt, (batch,), which the first call of `next` reads."""
         check_ids(prompts)
@@ -93,8 +92,6 @@ class LanguageModel(nn.Module, ABC):
         if state.unread is not None:
             state.unread = state.unread.index_select(0, index)
         return state
-
->>>>>>> w_decoding
 
     def attention_layers(self) -> dict[str, list[nn.Module]]:
         """Layers in which heads attend, by the name that stands before their number in logs."""

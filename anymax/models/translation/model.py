@@ -105,6 +105,10 @@ class Translator(nn.Module):
         self._check_sentences("ids", ids)
         return self.decoder(self._embed_target(ids), memory, source_mask)
 
+    def first_words(self, inputs: tuple[Tensor, Tensor | None], eos: int) -> Tensor:
+        """<eos> for each sentence, (batch,), which the first call of `next` reads."""
+        return inputs[0].new_full(inputs[0].shape[:1], eos)
+
     @torch.no_grad()
     def start(self, inputs: tuple[Tensor, Tensor | None], *, max_length: int) -> DecoderCache:
         """Encode sentences, once, to decode their translations word by word: what `next` continues from.

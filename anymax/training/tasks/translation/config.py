@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anymax.checks import check_counts, given
 from anymax.data.batches.config import Count
@@ -100,7 +100,8 @@ class TranslationOptions(EvaluationOptions):
 
     def search(self, usual: Search) -> Search:
         """The search as usual, but for what the options change."""
-        return replace(usual, **given(beam=self.beam, length_penalty=self.length_penalty))
+        changed: dict[str, Any] = given(beam=self.beam, length_penalty=self.length_penalty)
+        return replace(usual, **changed)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class TranslationConfig(TaskConfig):
         for name, length in (("most_source", self.data.most_source), ("most_target", self.data.most_target)):
             if most is not None and (length is None or length > most):
                 raise ValueError(
-                    f"data.{name} must be at most model.max_positions, {most}, got {length}; longer sentences do not fit"
+                    f"data.{name} must be at most model.max_positions, {most}, got {length}; longer ones do not fit"
                 )
         if most is not None and self.search.max_length >= most:
             raise ValueError(

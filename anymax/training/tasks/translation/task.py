@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anymax.attention import capture
 from anymax.data.batches.batches import IGNORE_INDEX
-from anymax.data.batches.pairs import PairBatch, PairBatches
-from anymax.data.parallel.encoded import EncodedPairs
+from anymax.data.batches.pairs import PairBatch, PairBatches, gather
 from anymax.data.parallel.prepared import PreparedParallel, prepare_parallel, reopen_parallel
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.data.units.units import Units
-from anymax.decoding import Hypotheses, beam_search
+from anymax.decoding import Hypotheses
 from anymax.distributed.ranks import Ranks
-from anymax.evaluation.translation import Score, Tokenize, score_translations
+from anymax.evaluation.translation import Tokenize, score_translations
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.model import evaluating
 from anymax.models.layers import fsdp_groups, learned_alphas
-from anymax.models.sizes import check_fits_memory
 from anymax.models.translation.model import Translator
-from anymax.training.checkpoint.checkpoints import Checkpoints, Which
-from anymax.training.checkpoint.tensors import load_model
 from anymax.training.observed import Observed, Sentence
-from anymax.training.run_folder.folder import CHECKPOINTS, read_config
 from anymax.training.task import Step, Task
 from anymax.training.task_config import Report
 from anymax.training.tasks.translation.config import Search, TranslationConfig
+from anymax.training.tasks.translation.translating import Progress, new_model, translate
 
 # Sentences that are shown after an evaluation.
 SHOWN = 3
@@ -40,15 +36,16 @@ SHOWN = 3
 OBSERVED_PAIRS = 16
 
 
-def build(
-    config: TranslationConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce
-) -> TranslationTask:
+def build(config: TranslationConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> TranslationTask:
     """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
     with ranks.first_alone():
         if PreparedParallel.saved_units(folder) is None:
             prepared = prepare_parallel(config.data, progress=announce)
         else:
             prepared = reopen_parallel(config.data, folder, progress=announce)
+    most = config.model.max_positions
+    for split in prepared.splits:
+        prepared.check_lengths(split, most_source=most, most_target=most)
     prepared.split("valid")
     model = new_model(config, prepared.source_units, prepared.target_units)
     return TranslationTask(config, prepared, model, ranks, seed=seed)
@@ -89,7 +86,8 @@ class TranslationTask(Task):
             return metrics
         lines = self.prepared.lines(split)
         sources, references = lines.sources[:number], lines.references[:number]
-        translations = [best_text(found, self._target_units) for found in self.translate_split(split, len(sources))]
+        found = self.translate_split(split, len(sources))
+        translations = [self._target_units.text(each.best.words) for each in found]
         self._shown = [
             f"source {source} | translation {translation} | reference {reference}"
             for source, translation, reference in zip(sources[:SHOWN], translations, references, strict=False)
@@ -98,10 +96,10 @@ class TranslationTask(Task):
         return metrics | {"bleu": bleu.value}
 
     def losses(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """Loss and accuracy of every target token of a split, those before it given, without label smoothing."""
-        loss_sum = correct = count = 0.0
+        """The loss of every target token of a split, those before it given, without label smoothing."""
+        loss_sum = count = 0.0
         batches = self._batches(split, None, self.ranks.rank, self.ranks.world_size)
-        with evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model):
             for batch in batches:
                 is_counted = batch.target != IGNORE_INDEX
                 loss_sum += float(model(*self._on_device(batch), "sum"))
@@ -113,7 +111,12 @@ class TranslationTask(Task):
         return self._shown
 
     def translate_split(
-        self, split: Split, number: int | None = None, *, search: Search | None = None, announce: Announce | None = None
+        self,
+        split: Split,
+        number: int | None = None,
+        *,
+        search: Search | None = None,
+        progress: Progress | None = None,
     ) -> list[Hypotheses]:
         """Translations of the first sentences of a split, by default greedy ones."""
         pairs = self.prepared.split(split)
@@ -124,7 +127,8 @@ class TranslationTask(Task):
             search or Search(beam=1, max_length=self.config.search.max_length),
             eos=self._target_units.lexicon.eos,
             unk=self._target_units.lexicon.unk,
-            announce=announce,
+            source_eos=self.prepared.source_units.lexicon.eos,
+            progress=progress,
         )
 
     def tokenize(self) -> Tokenize:
@@ -174,7 +178,10 @@ class TranslationTask(Task):
         with torch.no_grad(), evaluating(self.model):
             for first in range(0, len(numbers), OBSERVED_PAIRS):
                 chosen = numbers[first : first + OBSERVED_PAIRS]
-                batch = PairBatches.of_rows(pairs, chosen, eos=target_units.lexicon.eos)
+                widths = (int(lengths[chosen].max()) for lengths in (pairs.source_lengths, pairs.target_lengths))
+                batch = gather(
+                    pairs, chosen, *widths, eos=target_units.lexicon.eos, source_eos=source_units.lexicon.eos
+                )
                 with capture(self.model) as weights:
                     source, source_mask, ids, _ = self._on_device(batch)
                     self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)

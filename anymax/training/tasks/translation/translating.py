@@ -14,6 +14,7 @@ from anymax.data.units.units import Units
 from anymax.decoding import Hypotheses, Hypothesis, beam_search
 from anymax.models.sizes import check_fits_memory
 from anymax.models.translation.model import Translator
+from anymax.training.checkpoint.averaging import average_checkpoints
 from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
 from anymax.training.run_folder.folder import CHECKPOINTS, read_config
