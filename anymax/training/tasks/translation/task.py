@@ -172,27 +172,29 @@ class TranslationTask(Task):
         return None
 
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
+        number = len(self.prepared.split(split))
+        chosen = sorted(random.Random(seed).sample(range(number), min(limit, number)))
+        for first in range(0, len(chosen), OBSERVED_PAIRS):
+            yield self._observed(split, chosen[first : first + OBSERVED_PAIRS])
+
+    @torch.no_grad()
+    def _observed(self, split: Split, chosen: list[int]) -> Observed:
+        """Where heads look in some pairs, the words of the translation before each given."""
         pairs = self.prepared.split(split)
-        numbers = sorted(random.Random(seed).sample(range(len(pairs)), min(limit, len(pairs))))
         source_units, target_units = self.prepared.source_units, self._target_units
-        with torch.no_grad(), evaluating(self.model):
-            for first in range(0, len(numbers), OBSERVED_PAIRS):
-                chosen = numbers[first : first + OBSERVED_PAIRS]
-                widths = (int(lengths[chosen].max()) for lengths in (pairs.source_lengths, pairs.target_lengths))
-                batch = gather(
-                    pairs, chosen, *widths, eos=target_units.lexicon.eos, source_eos=source_units.lexicon.eos
-                )
-                with capture(self.model) as weights:
-                    source, source_mask, ids, _ = self._on_device(batch)
-                    self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)
-                sources = [Sentence.of(source_units, pairs.source(i).tolist()) for i in chosen]
-                read = [[target_units.lexicon.eos, *pairs.target(i)[:-1].tolist()] for i in chosen]
-                targets = [Sentence.of(target_units, ids) for ids in read]
-                yield Observed(
-                    {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()},
-                    {"encoder": sources, "decoder": targets, "cross": targets},
-                    {"encoder": sources, "decoder": targets, "cross": sources},
-                )
+        eos = target_units.lexicon.eos
+        widths = (int(lengths[chosen].max()) for lengths in (pairs.source_lengths, pairs.target_lengths))
+        batch = gather(pairs, chosen, *widths, eos=eos, source_eos=source_units.lexicon.eos)
+        with evaluating(self.model), capture(self.model) as weights:
+            source, source_mask, ids, _ = self._on_device(batch)
+            self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)
+        sources = [Sentence.of(source_units, pairs.source(i).tolist()) for i in chosen]
+        targets = [Sentence.of(target_units, [eos, *pairs.target(i)[:-1].tolist()]) for i in chosen]
+        return Observed(
+            {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()},
+            {"encoder": sources, "decoder": targets, "cross": targets},
+            {"encoder": sources, "decoder": targets, "cross": sources},
+        )
 
     def _batches(self, split: Split, seed: int | None, rank: int, world_size: int) -> PairBatches:
         return PairBatches(
