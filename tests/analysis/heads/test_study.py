@@ -93,6 +93,8 @@ def test_a_model_looks_where_it_looks_in_evaluation(folder: Path) -> None:
     """Of two examples in a batch, padding changes nothing, and dropout is off."""
     task = open_run(folder / "learned").task
     task.model.train()
+    for block in task.model.blocks:
+        block.dropout = 0.5
     (batch, *_) = task.observe("valid", limit=10**6, seed=1)
     assert task.model.training
     task.model.eval()
