@@ -1,14 +1,15 @@
 """Heads with a role, and the sentences in which each is clearest.
 
-Shapes: G heads of all layers, Q queries, K keys, N queries that count.
+Shapes: G heads of all layers, Q queries, K keys, N queries that count, P parts of a sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anymax.analysis.heads.alphas import Head
@@ -120,15 +121,15 @@ class _Clearest:
         self._kept: list[tuple[float, Drawn]] = []
 
     def add(self, example: Example) -> None:
-        scores = self.role.scores(example)
+        alone = replace(example, weights=example.weights[self.place : self.place + 1])
+        scores = self.role.scores(alone)
         if scores is None or not len(scores.queries_N):
             return
-        counted = dict(zip(scores.queries_N.tolist(), scores.scores_GN[self.place].tolist(), strict=True))
-        begins = range(max(1, len(example.queries) - SHOWN + 1))
-        clear, begin = max(((_clearness(counted, begin), begin) for begin in begins), key=lambda found: found[0])
+        clear, begin = _clearest_part(scores.queries_N, scores.scores_GN[0], len(example.queries))
         # Where it has no weight at all there is nothing to see.
         if clear > 0 and (len(self._kept) < self.most or clear > self._kept[-1][0]):
-            drawn = _draw(example, self.place, counted, begin)
+            counted = dict(zip(scores.queries_N.tolist(), scores.scores_GN[0].tolist(), strict=True))
+            drawn = _draw(alone, counted, begin)
             # Sentences that repeat, as headings do, are drawn once.
             if all(drawn.queries != other.queries for _, other in self._kept):
                 self._kept = sorted([*self._kept, (clear, drawn)], key=lambda kept: -kept[0])[: self.most]
@@ -137,23 +138,29 @@ class _Clearest:
         return tuple(drawn for _, drawn in self._kept)
 
 
-def _clearness(counted: dict[int, float], begin: int) -> float:
-    inside = [score for query, score in counted.items() if begin <= query < begin + SHOWN]
-    return sum(inside) / (len(inside) + 1)
+def _clearest_part(queries_N: Tensor, scores_N: Tensor, length: int) -> tuple[float, int]:
+    """How clear a head is in the part of a sentence where it is clearest, and where that begins."""
+    scores_2Q = torch.zeros(2, length, dtype=torch.float64)
+    scores_2Q[0, queries_N], scores_2Q[1, queries_N] = scores_N.double(), 1.0
+    sum_P, count_P = scores_2Q.unfold(1, min(SHOWN, length), 1).sum(-1)
+    clear_P = sum_P / (count_P + 1)
+    begin = int(clear_P.argmax())
+    return float(clear_P[begin]), begin
 
 
-def _draw(example: Example, place: int, counted: dict[int, float], begin: int) -> Drawn:
-    queries = slice(begin, min(begin + SHOWN, len(example.queries)))
-    rows_QK = example.weights[place, queries]
+def _draw(alone: Example, counted: dict[int, float], begin: int) -> Drawn:
+    """A part of an example of one head, from a query on."""
+    queries = slice(begin, min(begin + SHOWN, len(alone.queries)))
+    weights_QK = alone.weights[0]
     inside = [query for query in counted if queries.start <= query < queries.stop]
-    keys = _keys_of(example, example.weights[place, inside].sum(0).tolist(), queries)
-    total = float(rows_QK.sum())
+    keys = _keys_of(alone, weights_QK[inside].sum(0).tolist(), queries)
+    total, drawn_QK = float(weights_QK[queries].sum()), weights_QK[queries, keys].clone()
     return Drawn(
         sum(counted[query] for query in inside) / len(inside),
-        example.queries.units[queries],
-        example.keys.units[keys],
-        rows_QK[:, keys].clone(),
-        1 - float(rows_QK[:, keys].sum()) / total if total else 0.0,
+        alone.queries.units[queries],
+        alone.keys.units[keys],
+        drawn_QK,
+        1 - float(drawn_QK.sum()) / total if total else 0.0,
     )
 
 

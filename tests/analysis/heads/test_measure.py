@@ -125,8 +125,10 @@ def loop_over_queries(kind: Kind, layer: Tensor, lengths: list[tuple[int, int]])
 
 
 def test_what_comes_after_a_query_of_a_decoder_counts_nowhere() -> None:
-    leaking = uniform(N)
-    assert one_layer("decoder", leaking, leaking).heads[0].density == 1.0
+    causal = random_sparse(N, N, kind="decoder")
+    later = torch.rand(N, N).triu(1)
+    clean, leaking = one_layer("decoder", causal, causal), one_layer("decoder", causal, causal + later)
+    assert leaking == clean and leaking.layers[0].diversity_by_heads == pytest.approx(0)
 
 
 def test_nothing_to_measure_and_weights_that_are_no_numbers_are_refused() -> None:

@@ -93,6 +93,8 @@ def test_a_model_looks_where_it_looks_in_evaluation(folder: Path) -> None:
     """Of two examples in a batch, padding changes nothing, and dropout is off."""
     task = open_run(folder / "learned").task
     task.model.train()
+    for block in task.model.blocks:
+        block.dropout = 0.5
     (batch, *_) = task.observe("valid", limit=10**6, seed=1)
     assert task.model.training
     task.model.eval()
@@ -108,6 +110,28 @@ def ids_after(task: Task, sentence: Sentence) -> list[int]:
     """The ids of all but the first word."""
     words = [sentence.whole[begin] for begin, _ in sentence.spans[1:]]
     return task.prepared.units.encode(words)[: len(sentence) - 1]
+
+
+def test_windows_of_single_sentences_are_observed_one_by_one(folder: Path) -> None:
+    task = open_run(folder / "softmax").task
+    whole = [sentence for batch in task.observe("valid", limit=10**6, seed=1) for sentence in batch.keys["decoder"]]
+    task.config = replace(task.config, evaluation=replace(task.config.evaluation, windows="single"))
+    single = [sentence for batch in task.observe("valid", limit=10**6, seed=1) for sentence in batch.keys["decoder"]]
+    lines = {("<eos>", *line.split()) for line in LINES}
+    assert {sentence.units for sentence in single} <= lines and len(single) > len(whole)
+    assert sum(map(len, single)) == sum(map(len, whole)) == len(task.prepared.split("valid"))
+
+
+def test_words_that_are_read_by_their_spelling_are_named(tmp_path: Path, folder: Path) -> None:
+    text = folder / "text.txt"
+    config = find("wikitext2.character_cnn_10k_spelled")().toy()
+    data = replace(config.task.data, path=text, units=Words(max_size=8))
+    train(replace(config, task=replace(config.task, data=data), steps=1, evaluate_every=None), tmp_path / "run")
+    task = open_run(tmp_path / "run").task
+    assert len(task.prepared.lexicon) == 8
+    batches = task.observe("valid", limit=10**6, seed=1)
+    words = {word for batch in batches for sentence in batch.queries["decoder"] for word in sentence.whole}
+    assert words == {"<eos>", *" ".join(LINES).split()}
 
 
 def test_runs_without_attention_say_so(folder: Path) -> None:
