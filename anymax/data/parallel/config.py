@@ -57,7 +57,7 @@ class ParallelText:
     languages: tuple[str, str] | None = None
     form: Form | None = None
     test_set: str | None = None
-    drawn: DrawnPairs | None = None
+    drawn: DrawnPairs = field(default_factory=DrawnPairs)
     root: Path | None = None
     encoding: str = "utf-8"
     splitting: Splitting | None = None
@@ -99,7 +99,7 @@ class ParallelText:
             "root": (self.root is not None, is_set, "named sets"),
             "form": (self.form is not None, is_set, "named sets"),
             "test_set": (self.test_set is not None, is_set, "named sets"),
-            "drawn": (self.drawn is not None, is_drawn, "copy and reverse"),
+            "drawn": (self.drawn != DrawnPairs(), is_drawn, "copy and reverse"),
             "languages": (self.languages is not None, not is_drawn, "texts in languages"),
             "splitting": (self.splitting is not None, not is_drawn, "texts in languages"),
             "subset": (self.subset is not None, self.hub is not None, "hub"),
@@ -167,7 +167,7 @@ class ParallelText:
                 drop_empty=self.drop_empty,
             )
         if self.corpus in DRAWN:
-            return (self.drawn or DrawnPairs()).open(self.corpus)
+            return self.drawn.open(self.corpus)
         return open_named(
             self.corpus,
             self.languages,

@@ -1,6 +1,7 @@
 """Parallel text from Hugging Face data sets with a `translation` column, through the datasets package.
 
-A set is written to plain files in the cache, once; delete its folder there to bring it anew.
+A set is written to plain files in the cache, once; delete its folder there to bring it anew. One that lies on disk is
+written again where its files have changed.
 """
 
 import importlib
@@ -42,7 +43,7 @@ def open_hub(
             "('de', 'en') (--data.languages de en)"
         )
     # The order of the languages is no part of what is brought.
-    what = digest("hub", name, subset, *sorted(languages))
+    what = digest("hub", name, subset, *sorted(languages), *_states(Path(name)))
     folder = default_cache() / "hub" / f"{plain_name('-'.join([name, *([subset] if subset else [])]))}-{what}"
     if not folder.is_dir():
         _bring(name, subset, languages, folder, progress)
@@ -52,6 +53,13 @@ def open_hub(
     return parallel_from_files(
         source, target, languages, valid=valid, test=test, splitting=splitting, drop_empty=drop_empty
     )
+
+
+def _states(folder: Path) -> list[str]:
+    """What differs where a saved set was saved again; nothing for names of the hub."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    stats = [(path, path.stat()) for path in files]
+    return [f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats]
 
 
 def _bring(

@@ -93,8 +93,8 @@ class PreparedParallel:
                 longest = int(lengths.argmax())
                 place = self.corpus.places(split, int(pairs.numbers[longest]))[side]
                 raise ValueError(
-                    f"{place} has {int(lengths[longest])} units with its <eos>, and the model has {most} positions; give "
-                    "the model more, shorten the sentence, or leave long pairs out of train with most_source and "
+                    f"{place} has {int(lengths[longest])} units with its <eos>, and the model has {most} positions; "
+                    "give the model more, shorten the sentence, or leave long pairs out of train with most_source and "
                     "most_target"
                 )
 
