@@ -16,7 +16,7 @@ from anymax.vocabulary import AdaptiveOutput, Bands, FixedInput, FullOutput
 Announce = Callable[[str], None]
 ALONE = "one at a time"
 EOS = 0
-BUDGET = Budget(seconds=60.0, rounds=9)
+BUDGET = Budget(seconds=45.0, rounds=5)
 
 
 @dataclass(frozen=True)
