@@ -10,6 +10,7 @@ from anymax.decoding import (
     AveragePenalty,
     GNMTPenalty,
     Hypothesis,
+    LengthPenalty,
     NoPenalty,
     agreement,
     beam_search,
@@ -47,6 +48,46 @@ def test_penalties_say_their_names_and_count_the_word_that_ends_a_sentence():
         best, length = hypotheses.best, len(hypotheses.best.words) + 1
         divisor = {"none": 1.0, "average": length}.get(name) or ((5 + length) / 6) ** float(name[5:])
         assert hypotheses.penalty == name and best.score == pytest.approx(best.log_prob / divisor)
+
+
+def searched_plainly(
+    chain: Chain, given: int, *, beam: int, num_best: int, max_length: int, min_length: int, penalty: LengthPenalty
+) -> list[tuple[int, ...]]:
+    """The rules of the search, one sentence at a time and one candidate at a time."""
+    live, finished = [(0.0, ())], []
+    for length in range(max_length + 1):
+        candidates = []
+        for log_prob, sentence in live:
+            for word, of_word in enumerate(chain.log_probs((given, *sentence)).double().tolist()):
+                is_allowed = length >= min_length if word == EOS else length < max_length
+                if is_allowed and of_word > -math.inf:
+                    candidates.append((log_prob + of_word, (*sentence, word)))
+        candidates.sort(reverse=True)
+        ended = [each for each in candidates[:beam] if each[1][-1] == EOS]
+        finished += [(log_prob / penalty.divisor(length + 1), sentence[:-1]) for log_prob, sentence in ended]
+        finished.sort(reverse=True)
+        live = [each for each in candidates if each[1][-1] != EOS][:beam]
+        last = finished[num_best - 1][0] if len(finished) >= num_best else -math.inf
+        if not live or live[0][0] / penalty.divisor(max_length + 1) <= last:
+            break
+    return [sentence for _, sentence in finished[:num_best]]
+
+
+@each("penalty", PENALTIES)
+def test_a_narrow_beam_keeps_what_its_rules_say(penalty):
+    for size, sparse, beam, num_best, min_length in (
+        (9, math.inf, 1, 1, 0),
+        (9, math.inf, 3, 2, 0),
+        (30, math.inf, 5, 5, 2),
+        (30, 1.0, 4, 3, 1),
+        (6, 2.0, 6, 1, 0),
+    ):
+        chain = Chain(size, sparse=sparse, seed=beam)
+        options = {"beam": beam, "num_best": num_best, "max_length": 6, "min_length": min_length}
+        found = beam_search(chain, INPUTS, eos=EOS, length_penalty=penalty, **options)
+        for given, hypotheses in zip(INPUTS.tolist(), found, strict=True):
+            wanted = searched_plainly(chain, given, penalty=penalty, **options)
+            assert [each.words for each in hypotheses.ranked if each.is_finished] == wanted
 
 
 @each("sparse", (math.inf, 1.5))
