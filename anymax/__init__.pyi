@@ -4,6 +4,7 @@ from anymax import bench as bench
 from anymax import cli as cli
 from anymax import compat as compat
 from anymax import data as data
+from anymax import decoding as decoding
 from anymax import display as display
 from anymax import distributed as distributed
 from anymax import evaluation as evaluation

@@ -41,6 +41,19 @@ def check_shares(**values: float) -> None:
             raise ValueError(f"{name} must be between 0 and 1, got {value}")
 
 
+def check_alpha_range(low: float, high: float, *, initial: float | None, clamp: float | None) -> None:
+    """The range of an alpha that is learned: what it stays between, starts from, and does not fall below."""
+    if not 0 <= low < high < math.inf:
+        raise ValueError(f"low and high must be finite with 0 <= low < high, got {low} and {high}")
+    if clamp is not None and not low < clamp < high:
+        raise ValueError(f"clamp must lie strictly between {low:g} and {high:g}, got {clamp}; leave it out for none")
+    least = low if clamp is None else clamp
+    if initial is not None and not least < initial < high:
+        raise ValueError(
+            f"initial must lie strictly between {least:g} and {high:g}, got {initial}; use Entmax for a fixed alpha"
+        )
+
+
 def _is_number(name: str, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, got {value!r}")

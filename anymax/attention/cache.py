@@ -47,7 +47,7 @@ class KeyValueCache:
                 batch may grow or shrink. An empty cache stays empty.
         """
         if self._keys is not None and self._values is not None:
-            _check_rows(index, self._keys)
+            check_rows(index, self._keys)
             self._keys, self._values = self._selected(self._keys, index), self._selected(self._values, index)
 
     def _selected(self, room_BHNE: Tensor, index: Tensor) -> Tensor:
@@ -91,13 +91,13 @@ class CrossAttentionCache:
 
     def reorder(self, index: Tensor) -> None:
         """Keep the rows of the batch that `index` names, in its order; as `KeyValueCache.reorder`."""
-        _check_rows(index, self.keys)
+        check_rows(index, self.keys)
         self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
         if self.mask is not None:
             self.mask = self.mask.index_select(0, index)
 
 
-def _check_rows(index: Tensor, batch_first: Tensor) -> None:
+def check_rows(index: Tensor, batch_first: Tensor) -> None:
     """An index of rows is a vector of integers below the batch size; values are read on the CPU alone."""
     batch = batch_first.shape[0]
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anymax.checks import check_positive
+from anymax.checks import check_alpha_range, check_positive
 
 if TYPE_CHECKING:
     from anymax.mappings import Entmax, LearnedEntmax, Rectified, Sigmoid, Softpick
@@ -52,23 +52,25 @@ class LearnedEntmaxConfig:
         initial: the alpha that all start from; by default each starts from its own, drawn at random.
         low: what alphas stay above, at least 0.
         high: what alphas stay below.
+        clamp: the least alpha, below which a head gets no gradient, as 1.01 in the code of Correia et al. 2019; by
+            default there is none.
     """
 
     initial: float | None = None
     low: float = 1.0
     high: float = 2.0
+    clamp: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low < self.high < math.inf:
-            raise ValueError(f"low and high must be finite with 0 <= low < high, got {self.low} and {self.high}")
-        if self.initial is not None and not self.low < self.initial < self.high:
-            raise ValueError(f"initial must lie strictly between {self.low:g} and {self.high:g}, got {self.initial}")
+        check_alpha_range(self.low, self.high, initial=self.initial, clamp=self.clamp)
 
     def build(self, num_heads: int) -> LearnedEntmax:
         """The mapping of one block, with an alpha for each of its heads."""
         from anymax.mappings import LearnedEntmax
 
-        return LearnedEntmax(shape=(num_heads, 1, 1), initial=self.initial, low=self.low, high=self.high)
+        return LearnedEntmax(
+            shape=(num_heads, 1, 1), initial=self.initial, low=self.low, high=self.high, clamp=self.clamp
+        )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ app = SubcommandApp()
 _AsRecipes = arg(metavar="NUMBER", help_behavior_hint="(default: as the recipes have it)")
 _Outputs = arg(metavar="OUTPUT ...", help_behavior_hint="(default: all)")
 _Best = arg(metavar="STEP", help_behavior_hint="(default: the best)")
+_Words = arg(metavar="WORD ...", help_behavior_hint="(default: who what when where and their like)")
 _Refused = arg(metavar="FLOAT", help_behavior_hint="(default: minus infinity is refused)")
 
 
@@ -72,6 +73,55 @@ def bottleneck(
     folder.mkdir(exist_ok=True)
     name = f"bottleneck-{split}"
     publish(report.page(measured), data=folder / f"{name}.json", figures=folder / f"{name}.png")
+    return 0
+
+
+@app.command
+def heads(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    *,
+    split: Literal["valid", "test"] = "valid",
+    limit: int = 200,
+    seed: int = 1,
+    word_class: Annotated[tuple[str, ...], _Words] = (),
+    token: str = "?",
+    whole_words: bool = False,
+    most: int = 3,
+    step: Annotated[int | None, _Best] = None,
+) -> int:
+    """What the heads of attention do: learned alphas, how many keys they keep, how they differ, and which have a role.
+
+    A head may look at the position before, at its own or at the next, put the subwords of a word together, or look from
+    words of some class at some token. The answer is written to the folder `analyses` of the run, with pictures where
+    matplotlib is installed: densities, alphas over training, and the sentences that show each role best.
+
+    Args:
+        run: the folder of the run.
+        split: the part of the corpus to look at.
+        limit: how many examples of it to look at, at most.
+        seed: which examples, where there are more.
+        word_class: words from which heads may look at the token.
+        token: the word that they may look at.
+        whole_words: of heads that put subwords together, count whole words too, by their weight on themselves.
+        most: how many sentences to draw for each role.
+        step: the checkpoint to look at.
+    """
+    from anymax.analysis.heads import page as report
+    from anymax.analysis.heads.roles import INTERROGATIVES, usual_roles
+    from anymax.analysis.heads.study import study_heads
+    from anymax.training import open_run
+
+    roles = usual_roles(word_class or INTERROGATIVES, token, whole_words=whole_words)
+    with Announcer() as announce:
+        task = open_run(run, step=step, announce=announce).task
+        found = study_heads(task, run, split, limit=limit, seed=seed, roles=roles, most=most, announce=announce)
+    folder = run / ANALYSES
+    folder.mkdir(exist_ok=True)
+    name = f"heads-{split}"
+    # Another time there may be fewer roles to draw.
+    for picture in folder.glob(f"{name}-[0-9]*.png"):
+        picture.unlink()
+    publish(report.page(found, run.name), data=folder / f"{name}.json", figures=folder / f"{name}.png")
     return 0
 
 

@@ -235,6 +235,31 @@ def attention(
     return 0
 
 
+@app.command
+def decoding(
+    *,
+    quick: Annotated[bool, _Flag] = False,
+    threads: Annotated[int | None, _Threads] = None,
+    output: Annotated[Path | None, _File] = None,
+    json: Annotated[Path | None, _File] = None,
+) -> int:
+    """Beam search in batches against one sentence at a time, and whether both find the same.
+
+    Args:
+        quick: half a minute in all, with smaller models and fewer words; the whole takes about four minutes.
+        threads: threads that torch and the kernels use.
+        output: write a Markdown page with the machine, the command and the tables.
+        json: write everything that was measured.
+    """
+    _check_writable("--output", output)
+    _check_writable("--json", json)
+    from anymax.bench import decoding as cases
+
+    settings = cases.quick(threads) if quick else cases.Settings(threads=threads)
+    _run(cases.measure, settings, _command("decoding", quick, threads), output, json)
+    return 0
+
+
 def _run(
     measure: Callable[[Any, Callable[[str], None]], Report],
     settings: Any,

@@ -348,7 +348,12 @@ def _report(given: Comparison, jobs: list[Job], command: str) -> None:
         contexts = {share: [_in_context(job, share) for job in jobs] for share in given.contexts}
         page = comparison.page(results, command, contexts)
     else:
-        page = measured.page([measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs], command)
+        runs = {recipe: [job.folder for job in jobs if job.recipe == recipe] for recipe in given.recipes}
+        page = measured.page(
+            [measured.read_measured(job.folder, job.recipe, job.seed) for job in jobs],
+            command,
+            _config_of(jobs[0]).task.comparison(runs),
+        )
     publish(page, markdown=given.folder / "comparison.md", figures=given.folder / "comparison.png")
 
 

@@ -30,7 +30,7 @@ _Corpus = arg(metavar="CORPUS")
 _Path = arg(metavar="PATH", help_behavior_hint="")
 _Root = arg(metavar="PATH", help_behavior_hint="(default: the environment variable ANYMAX_DATA)")
 _Number = arg(metavar="INT", help_behavior_hint="")
-_Splitting = arg(metavar="{spaces,prose}", help_behavior_hint="(default: prose for a file, spaces for a folder)")
+_Splitting = arg(metavar="{spaces,prose,marked}", help_behavior_hint="(default: prose for a file, spaces for a folder)")
 
 
 def prepare(
@@ -38,7 +38,7 @@ def prepare(
     *,
     root: Annotated[Path | None, _Root] = None,
     encoding: str = "utf-8",
-    splitting: Annotated[Literal["spaces", "prose"] | None, _Splitting] = None,
+    splitting: Annotated[Literal["spaces", "prose", "marked"] | None, _Splitting] = None,
     min_count: int = 1,
     max_size: Annotated[int | None, _Number] = None,
     bpe: Annotated[int | None, _Number] = None,

@@ -195,7 +195,7 @@ def finish(outcome: Outcome, config: RunConfig) -> int:
 
 def _command(verb: str, run: Path, *options: str) -> str:
     """A command about a run as a shell reads it, whatever the name of the folder."""
-    return shlex.join(["anymax", verb, str(run), *options])
+    return shlex.join(["anymax", *verb.split(), str(run), *options])
 
 
 def _try_next(*commands: str) -> None:

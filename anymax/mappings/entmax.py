@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active
 
+from anymax.checks import check_alpha_range
 from anymax.kernels import entmax as kernel
 from anymax.kernels.backend import is_plain
 from anymax.kernels.entmax.protocol import alpha_error, alpha_error_of_loss
@@ -73,6 +74,8 @@ class LearnedEntmax(nn.Module):
         initial: the alpha to start from, strictly between `low` and `high`; by default a is drawn from N(0, 1).
         low: what alpha stays above, at least 0.
         high: what alpha stays below.
+        clamp: the least alpha, as 1.01 in the code of the paper: where a gives less, alpha is this and a gets no
+            gradient, so that a head may stay there for good. By default there is none.
 
     Correia et al. 2019.
     """
@@ -85,17 +88,14 @@ class LearnedEntmax(nn.Module):
         initial: float | None = None,
         low: float = 1.0,
         high: float = 2.0,
+        clamp: float | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= low < high < math.inf:
-            raise ValueError(f"low and high must be finite with 0 <= low < high, got {low} and {high}")
-        if initial is not None and not low < initial < high:
-            raise ValueError(
-                f"initial must lie strictly between {low:g} and {high:g}, got {initial}; use Entmax for a fixed alpha"
-            )
+        check_alpha_range(low, high, initial=initial, clamp=clamp)
         self.dim = dim
         self.low = low
         self.high = high
+        self.clamp = clamp
         self.initial = initial
         self.pre_alpha = nn.Parameter(torch.empty(shape))
         self.reset_parameters()
@@ -110,13 +110,16 @@ class LearnedEntmax(nn.Module):
     def alpha(self) -> Tensor:
         """The current alphas, in `shape`, attached to the parameter."""
         # In half precision the sum would round to an end of the range.
-        return self.low + (self.high - self.low) * torch.sigmoid(self.pre_alpha.to(computed_in(self.pre_alpha.dtype)))
+        pre_alpha = self.pre_alpha.to(computed_in(self.pre_alpha.dtype))
+        alpha = self.low + (self.high - self.low) * torch.sigmoid(pre_alpha)
+        return alpha if self.clamp is None else alpha.clamp(min=self.clamp)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return entmax(scores, self.alpha, dim=self.dim, mask=mask)
 
     def extra_repr(self) -> str:
-        return f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}, low={self.low:g}, high={self.high:g}"
+        shown = f"shape={tuple(self.pre_alpha.shape)}, dim={self.dim}, low={self.low:g}, high={self.high:g}"
+        return shown if self.clamp is None else f"{shown}, clamp={self.clamp:g}"
 
 
 def check_alpha(alpha: float, largest: float = math.inf) -> None:

@@ -1,4 +1,4 @@
-"""Whole models, which take their input layer, output layer and mapping as arguments, and text drawn from them.
+"""Whole models, which take their input layer, output layer and mapping as arguments.
 
 Names are loaded when first used, so that a config can be made without importing torch.
 """

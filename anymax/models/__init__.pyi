@@ -4,10 +4,9 @@ from anymax.models.images.signalling_game import SignallingGame as SignallingGam
 from anymax.models.language_model.building import build_language_model as build_language_model
 from anymax.models.language_model.config import LanguageModelConfig as LanguageModelConfig
 from anymax.models.language_model.config import Tie as Tie
-from anymax.models.language_model.generation import generate as generate
 from anymax.models.language_model.model import LanguageModel as LanguageModel
-from anymax.models.language_model.model import fsdp_groups as fsdp_groups
-from anymax.models.language_model.model import learned_alphas as learned_alphas
+from anymax.models.layers import fsdp_groups as fsdp_groups
+from anymax.models.layers import learned_alphas as learned_alphas
 from anymax.models.lstm.awd_lstm import AWDLSTM as AWDLSTM
 from anymax.models.lstm.config import AWDLSTMConfig as AWDLSTMConfig
 from anymax.models.lstm.config import LSTMConfig as LSTMConfig
@@ -16,3 +15,5 @@ from anymax.models.lstm.model import LSTMLM as LSTMLM
 from anymax.models.transformer.block import TransformerBlock as TransformerBlock
 from anymax.models.transformer.config import TransformerConfig as TransformerConfig
 from anymax.models.transformer.model import TransformerLM as TransformerLM
+from anymax.models.translation.config import TranslatorConfig as TranslatorConfig
+from anymax.models.translation.model import Translator as Translator

@@ -2,8 +2,11 @@ from anymax.distributed.ranks import Ranks as Ranks
 from anymax.distributed.ranks import joined as joined
 from anymax.plain import as_plain as as_plain
 from anymax.plain import from_plain as from_plain
+from anymax.training.checkpoint.averaging import average_checkpoints as average_checkpoints
 from anymax.training.config import RunConfig as RunConfig
 from anymax.training.config import run_config as run_config
+from anymax.training.observed import Observed as Observed
+from anymax.training.observed import Sentence as Sentence
 from anymax.training.optim.optimizers import AdagradConfig as AdagradConfig
 from anymax.training.optim.optimizers import AdamConfig as AdamConfig
 from anymax.training.optim.optimizers import AdamWConfig as AdamWConfig

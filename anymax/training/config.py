@@ -25,6 +25,7 @@ from anymax.training.tasks.dirichlet.config import DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 from anymax.training.tasks.signalling.config import SignallingConfig
+from anymax.training.tasks.translation.config import TranslationConfig
 
 # The tasks that a config.json may name; a task of a user's own file joins when the file is given by name.
 TASKS: tuple[type[TaskConfig], ...] = (
@@ -33,6 +34,7 @@ TASKS: tuple[type[TaskConfig], ...] = (
     SemiSupervisedConfig,
     SignallingConfig,
     BitVectorsConfig,
+    TranslationConfig,
 )
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]

@@ -230,6 +230,8 @@ class Loop:
         if self.metrics is not None:
             self.metrics.evaluation(record)
         self.reporter.evaluated(record)
+        for line in self.task.examples():
+            self.reporter.message(line)
         return is_best
 
     def _save(self) -> None:

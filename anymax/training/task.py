@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.training.observed import Observed
 from anymax.training.progress import Totals
 from anymax.training.task_config import MetricsReport, Report
 
@@ -127,6 +128,10 @@ class Task(ABC):
         with torch.no_grad():
             return MetricsReport(split, self.evaluate(self.model, split))
 
+    def examples(self) -> list[str]:
+        """Lines to show after an evaluation, as what the model made of a few examples."""
+        return []
+
     def sample(self) -> str | None:
         """Something that the model generates, to be shown after training."""
         return None
@@ -138,6 +143,19 @@ class Task(ABC):
     def latent_view(self) -> LatentView | None:
         """What the discrete latent of the model does; None where it has none."""
         return None
+
+    def why_unobserved(self) -> str | None:
+        """Why `observe` cannot show where heads of attention look; None where it can."""
+        return "models of this task have no attention"
+
+    def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
+        """Where the heads of the model look in examples of a split, batch by batch; the same for the same arguments.
+
+        Args:
+            limit: of how many examples at most.
+            seed: decides which, where the split has more.
+        """
+        raise ValueError(f"the model must have attention to be observed, but {self.why_unobserved()}")
 
     @abstractmethod
     def save(self, folder: Path) -> None:

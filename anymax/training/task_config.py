@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -65,6 +65,14 @@ class TaskConfig(ABC):
     def num_train_words(self, announce: Announce) -> int | None:
         """How many words the training text has; None where there is no text."""
         return None
+
+    def comparison(self, runs: Mapping[str, Sequence[Path]]) -> list[Table]:
+        """Tables for `anymax compare` besides the metrics, as whether differences are more than luck.
+
+        Args:
+            runs: of each recipe its runs, one for each seed, in the order of the seeds.
+        """
+        return []
 
     def run_name(self, recipe: str) -> str:
         """The name of a run whose folder was not given."""

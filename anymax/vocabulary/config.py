@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar, get_args
 
 from anymax.transforms.config import TransformConfig
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         SparseOutput,
     )
 
+# How a share of the target is spread over other words: as torch has it, or as OpenNMT has it.
+Smoothing = Literal["torch", "opennmt"]
 # How wide tables narrower than the model are at toy size; the model is 16 wide.
 TOY_DIM = 8
 
@@ -146,7 +148,8 @@ class FullOutputConfig:
     Args:
         dim: width of the table; by default model_dim, otherwise with a projection.
         bias: whether every word has a number added to its score.
-        label_smoothing: share of the target that is spread evenly over all words.
+        label_smoothing: share of the target that is spread evenly over words.
+        smoothing: over which: "torch", all words, or "opennmt", all but the target.
         transform: an increasing function of every score before the softmax.
     """
 
@@ -154,7 +157,11 @@ class FullOutputConfig:
     _: KW_ONLY
     bias: bool = False
     label_smoothing: float = 0.0
+    smoothing: Smoothing = "torch"
     transform: TransformConfig | None = None
+
+    def __post_init__(self) -> None:
+        _check_smoothing(self.smoothing)
 
     def build(self, size: int, model_dim: int) -> FullOutput:
         """The layer, for `size` words and vectors of `model_dim` numbers."""
@@ -166,7 +173,7 @@ class FullOutputConfig:
             dim=self.dim,
             bias=self.bias,
             transform=None if self.transform is None else self.transform.build(),
-            label_smoothing=self.label_smoothing,
+            label_smoothing=_torchs_smoothing(self.label_smoothing, self.smoothing, size),
         )
 
     def toy(self, model_dim: int) -> Self:
@@ -278,7 +285,8 @@ class SparseOutputConfig:
         learn_alpha: learn it, from this start strictly between 1 and 2.
         dim: width of the table; by default model_dim, otherwise with a projection.
         bias: whether every word has a number added to its score.
-        label_smoothing: share of the target that is spread evenly over all words.
+        label_smoothing: share of the target that is spread evenly over words.
+        smoothing: over which: "torch", all words, or "opennmt", all but the target.
     """
 
     transform: ClassVar[None] = None
@@ -289,6 +297,10 @@ class SparseOutputConfig:
     dim: int | None = None
     bias: bool = False
     label_smoothing: float = 0.0
+    smoothing: Smoothing = "torch"
+
+    def __post_init__(self) -> None:
+        _check_smoothing(self.smoothing)
 
     def build(self, size: int, model_dim: int) -> SparseOutput:
         """The layer, for `size` words and vectors of `model_dim` numbers."""
@@ -301,7 +313,7 @@ class SparseOutputConfig:
             learn_alpha=self.learn_alpha,
             dim=self.dim,
             bias=self.bias,
-            label_smoothing=self.label_smoothing,
+            label_smoothing=_torchs_smoothing(self.label_smoothing, self.smoothing, size),
         )
 
     def toy(self, model_dim: int) -> Self:
@@ -312,6 +324,28 @@ class SparseOutputConfig:
 InputConfig = FixedInputConfig | AdaptiveInputConfig | CharacterInputConfig
 OutputConfig = FullOutputConfig | AdaptiveOutputConfig | MixtureOutputConfig | SparseOutputConfig
 Banded = TypeVar("Banded", bound=AdaptiveInputConfig | AdaptiveOutputConfig)
+
+
+def _check_smoothing(smoothing: Smoothing) -> None:
+    if smoothing not in get_args(Smoothing):
+        raise ValueError(f"smoothing must be one of {get_args(Smoothing)}, got {smoothing!r}")
+
+
+def _torchs_smoothing(rate: float, smoothing: Smoothing, size: int) -> float:
+    """The label smoothing of torch that gives every one of `size` words the same share of the target.
+
+    OpenNMT gives rate / (V - 2) to each word but the target and the padding, and its V counts the padding. Ours has no
+    padding, so each of the others gets rate / (size - 1), and the target 1 - rate. Torch's gives r / size to all, and
+    the target 1 - r besides: with r = rate size / (size - 1) these are the same.
+    """
+    if smoothing == "torch" or rate == 0:
+        return rate
+    if rate * size > size - 1:
+        raise ValueError(
+            f"label_smoothing must be at most {(size - 1) / size:g} for {size} words with smoothing='opennmt', where "
+            f"the target is never less likely than another word, got {rate}; make it smaller"
+        )
+    return rate * size / (size - 1)
 
 
 def _check_bands(cutoffs: tuple[int, ...], shares: tuple[float, ...]) -> None:

@@ -29,7 +29,10 @@ class Floor(NamedTuple):
 FLOORS = [
     Floor("uses", ["analysis", "recipes", "bench", "compat", "hf", "cli"], "anymax train RECIPE\nstarts the loop"),
     Floor(
-        "runs", ["data", "evaluation", "training"], "text file to ids,\nids to a batch", "optimizer step,\ncheckpoint"
+        "runs",
+        ["data", "decoding", "evaluation", "training"],
+        "text file to ids,\nids to a batch",
+        "optimizer step,\ncheckpoint",
     ),
     Floor("models", ["models"], "forward of the model", "gradients of\nall parameters"),
     Floor("layers", ["vocabulary", "attention", "latent"], "ids to vectors, attention,\nhidden states to scores"),

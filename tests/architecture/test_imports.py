@@ -24,7 +24,8 @@ ORDER = [
     "vocabulary",
     "attention",
 ]
-ORDER += ["latent", "models", "data", "evaluation", "training", "analysis", "recipes", "bench", "compat", "hf", "cli"]
+ORDER += ["latent", "models", "data", "decoding", "evaluation", "training", "analysis", "recipes", "bench"]
+ORDER += ["compat", "hf", "cli"]
 # Modules beside the folders, which import nothing of them when loaded and may be imported from everywhere.
 FREE = {"checks", "files", "lazy", "plain", "version"}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -54,7 +54,9 @@ def small_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("command", ["analyze --help", "analyze bottleneck --help", "evaluate --help"])
+@pytest.mark.parametrize(
+    "command", ["analyze --help", "analyze bottleneck --help", "analyze heads --help", "evaluate --help"]
+)
 def test_help_needs_no_torch(command: str) -> None:
     script = "import sys\nfrom anymax.cli import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
     script += "assert 'torch' not in sys.modules"
@@ -84,6 +86,36 @@ def test_more_than_there_is_takes_what_there_is(runs: Path, capsys: pytest.Captu
     task = open_run(runs / "adaptive").task
     assert found["rank"]["num_contexts"] == len(task.prepared.split("valid"))
     assert found["rank"]["num_words"] == len(task.prepared.lexicon) == len(found["rank"]["singular_values"])
+
+
+def test_the_heads_of_a_run_are_reported_written_and_drawn(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--word-class", "word1", "word7", "--token", "word0"]
+    command = ["analyze", "heads", runs / "adaptive", "--limit", "5", "--seed", "3", *words]
+    folder = runs / "adaptive" / "analyses"
+    left = folder / "heads-valid-99.png"
+    folder.mkdir(exist_ok=True)
+    left.touch()
+    printed = out(capsys, *command, "--most", "1")
+    found = json.loads((folder / "heads-valid.json").read_text())
+    assert "5 examples (at most 5, drawn by seed 3)" in printed and not left.exists()
+    assert found["roles"]['words to "word0"'].startswith("the weight on 'word0' from word1, word7")
+    # Softmax keeps all keys.
+    assert {head["density"] for head in found["heads"]} == {1.0} and found["alphas"] is None
+    assert {len(each["examples"]) for each in found["named"]} <= {0, 1}
+    assert (folder / "heads-valid-2.png").exists() == (f"Wrote {folder / 'heads-valid-2.png'}" in printed)
+    assert "merging, whole words too" in out(capsys, *command, "--whole-words", "--most", "0", "--split", "test")
+    assert (folder / "heads-test.json").exists()
+
+
+def test_a_run_without_heads_or_with_nothing_to_look_at_is_reported(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "a run whose model has heads of attention, but LSTMLM has no layers of attention" in complaint(
+        capsys, "analyze", "heads", runs / "lstm"
+    )
+    assert not (runs / "lstm" / "analyses" / "heads-valid.json").exists()
+    assert "limit must be at least 1, got 0" in complaint(capsys, "analyze", "heads", runs / "adaptive", "--limit", "0")
+    assert "words and token must be words" in complaint(capsys, "analyze", "heads", runs / "adaptive", "--token", "")
 
 
 def test_a_sparse_output_is_looked_at_where_a_least_log_probability_is_named(

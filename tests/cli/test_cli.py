@@ -83,9 +83,8 @@ def test_a_reader_that_has_enough_sees_no_traceback():
 def test_every_verb_has_help_wherever_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
     verbs = ["recipes", "prepare", "train", "resume", "finetune", "compare", "evaluate", "generate", "doctor"]
     verbs += [f"analyze {question}" for question in ("bottleneck", "latent", "dirichlet")]
-    verbs += [
-        f"bench {one}" for one in ("mappings", "outputs", "growth", "training", "recurrent", "latent", "attention")
-    ]
+    subjects = ("mappings", "outputs", "growth", "training", "recurrent", "latent", "attention", "decoding")
+    verbs += [f"bench {one}" for one in subjects]
     for verb in [*verbs, "analyze", "bench"]:
         for rest in ("--help", "-h", "sotu.softmax --help", "--help sotu.softmax"):
             assert exit_code(*verb.split(), *rest.split()) == 0, (verb, rest)

@@ -36,6 +36,7 @@ from anymax.latent import (
     TopKSparsemax,
     TopKSparsemaxConfig,
 )
+from anymax.models import Tie, TransformerConfig, TranslatorConfig
 from anymax.structured import Budget
 from anymax.training import as_plain, from_plain
 from anymax.transforms import (
@@ -78,15 +79,16 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
     (FixedInputConfig(3), (Made(20), 4)),
     (AdaptiveInputConfig((5, 9), dim=8, factor=2), (Made(20), 4)),
     (CharacterInputConfig(3, ((1, 4), (2, 5)), num_highways=2, max_bytes=3, windows="padded"), (Made(20), 4)),
-    (FullOutputConfig(3, bias=True, label_smoothing=0.1, transform=PLIFConfig(10)), (20, 4)),
+    (FullOutputConfig(3, bias=True, label_smoothing=0.1, smoothing="opennmt", transform=PLIFConfig(10)), (20, 4)),
     (AdaptiveOutputConfig(shares=(0.2, 0.5), dim=8, factor=2, tail_dropout=0.1, head_projection=True), (20, 4)),
     (MixtureOutputConfig(2, dim=3, bias=False, latent_dropout=0.1, variational=True, transform=SigConfig()), (20, 4)),
-    (SparseOutputConfig(1.3, learn_alpha=True, dim=3, bias=True, label_smoothing=0.1), (20, 4)),
+    (SparseOutputConfig(1.3, learn_alpha=True, dim=3, bias=True, label_smoothing=0.1, smoothing="opennmt"), (20, 4)),
     (SoftmaxConfig(), (2,)),
     (EntmaxConfig(1.3), (2,)),
     (EntmaxConfig(0.0), (2,)),
     (LearnedEntmaxConfig(1.3), (2,)),
     (LearnedEntmaxConfig(0.5, low=0.0, high=3.0), (2,)),
+    (LearnedEntmaxConfig(1.3, clamp=1.01), (2,)),
     (SigmoidConfig(-1.5), (2,)),
     (SigmoidConfig(), (2,)),
     (RectifiedConfig(2.0), (2,)),
@@ -100,6 +102,21 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
     (IndependentConfig(), ()),
     (TopKSparsemaxConfig(3), ()),
     (SparseMapConfig(2, decomposition="systematic"), ()),
+    (
+        TranslatorConfig(
+            FixedInputConfig(3),
+            FullOutputConfig(3, bias=True),
+            TransformerConfig(4, 1, 2, 8),
+            source_input=AdaptiveInputConfig(shares=(0.5,), factor=2),
+            tie=Tie(projections=True),
+            decoder_layers=2,
+            encoder_mapping=EntmaxConfig(1.3),
+            decoder_mapping=LearnedEntmaxConfig(clamp=1.01),
+            cross_mapping=SoftpickConfig(),
+            max_positions=9,
+        ),
+        (Made(20), Made(10)),
+    ),
 ]
 
 
@@ -168,6 +185,23 @@ def test_every_field_reaches_the_transform_and_the_mapping_of_attention() -> Non
         (lambda: LengthScaleConfig(float("inf")), "beta must be a finite number, got inf"),
         (lambda: LengthScaleConfig(learned="beta"), "learned must be a tuple of 'delta', 'beta' and 'gamma', got"),
         (lambda: SoftcapConfig(-1.0), "cap must be above 0 and finite, got -1"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make()
+
+
+def test_every_field_reaches_the_mapping_with_an_alpha_for_each_head() -> None:
+    built = LearnedEntmaxConfig(0.5, low=0.0, high=3.0, clamp=0.25).build(2)
+    assert (built.pre_alpha.shape, built.initial, built.low, built.high, built.clamp) == (
+        (2, 1, 1),
+        0.5,
+        0.0,
+        3.0,
+        0.25,
+    )
+    for make, match in (
+        (lambda: LearnedEntmaxConfig(clamp=1.0), "clamp must lie strictly between 1 and 2, got 1.0; leave it out"),
+        (lambda: LearnedEntmaxConfig(1.1, clamp=1.1), "initial must lie strictly between 1.1 and 2, got 1.1"),
     ):
         with pytest.raises(ValueError, match=match):
             make()

@@ -133,6 +133,22 @@ def test_a_learned_alpha_has_a_range() -> None:
         anymax.LearnedEntmax(low=2, high=1)
 
 
+def test_a_clamped_alpha_stops_at_the_least_and_gets_no_gradient_there() -> None:
+    module = anymax.LearnedEntmax((400,), clamp=1.01)
+    with torch.no_grad():
+        module.pre_alpha.mul_(4)
+    is_clamped = module.pre_alpha.sigmoid() < 0.01
+    assert 10 < is_clamped.sum() < 200 and "clamp=1.01" in repr(module)
+    torch.testing.assert_close(module.alpha, torch.clamp(1 + module.pre_alpha.sigmoid(), min=1.01, max=2))
+    module = anymax.LearnedEntmax((3, 1), clamp=1.01)
+    with torch.no_grad():
+        module.pre_alpha.copy_(torch.tensor([[-6.0], [-4.0], [1.0]]))
+    module(torch.randn(3, 6)).square().sum().backward()
+    assert module.pre_alpha.grad[0] == 0 and (module.pre_alpha.grad[1:] != 0).all()
+    with pytest.raises(ValueError, match="clamp must lie strictly between 1 and 2, got"):
+        anymax.LearnedEntmax(clamp=2.5)
+
+
 def tsallis(alpha: float):
     """Omega of entmax, written as in the papers."""
     if alpha == 1:

@@ -56,15 +56,15 @@ def read_measured(folder: Path, recipe: str, seed: int) -> Measured:
         )
 
 
-def page(results: Sequence[Measured], command: str) -> Page:
-    """The table, what its columns mean, the curves, and the command that made it."""
+def page(results: Sequence[Measured], command: str, tables: Sequence[Table] = ()) -> Page:
+    """The table, what its columns mean, the task's own tables, the curves, and the command that made it."""
     seeds = sorted({result.seed for result in results})
     meaning = (
         f"Metrics of the test split, the mean over seeds {', '.join(map(str, seeds))} with their standard deviation. "
         "`ms a step` and `seconds`: of training. `memory`: the most that the process held."
     )
-    parts = (Code(f"$ {command}"), table(results), Paragraph(meaning, is_dim=True), figure(results))
-    return Page("Recipes side by side", parts)
+    measured = (Code(f"$ {command}"), table(results), Paragraph(meaning, is_dim=True))
+    return Page("Recipes side by side", (*measured, *tables, figure(results)))
 
 
 def table(results: Sequence[Measured]) -> Table:

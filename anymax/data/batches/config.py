@@ -1,9 +1,13 @@
-"""How long batches of parallel rows are where that is drawn anew for each, as plain data that imports no torch."""
+"""How batches are counted, and how long those of parallel rows are, as plain data that imports no torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
+
+# The tokens of a batch of pairs: of one side, of both, or of the longer one, padding included.
+Count = Literal["target", "source", "both", "padded"]
 
 
 @dataclass(frozen=True)

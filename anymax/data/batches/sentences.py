@@ -47,7 +47,7 @@ class SentenceBatches(Batches):
         self.max_tokens = max_tokens
         self.block = block
         self.seed = seed
-        ends = _sentence_ends(tokens, eos)
+        ends = sentence_ends(tokens, eos)
         self._ends = ends if block is None else _joined(ends, block)
         self._edges = _budget_edges(self._lengths().sort().values, max_tokens)
         self._rows = lru_cache(maxsize=1)(self._draw_rows)
@@ -76,7 +76,7 @@ class SentenceBatches(Batches):
         return {"max_tokens": self.max_tokens, "block": self.block, "seed": self.seed}
 
 
-def _sentence_ends(tokens: Tensor, eos: int) -> Tensor:
+def sentence_ends(tokens: Tensor, eos: int) -> Tensor:
     """Where each sentence ends in the stream, its "<eos>" included; what follows the last one is a sentence too."""
     chunks = tokens.split(SEARCHED)
     found = [(chunk == eos).nonzero().squeeze(1) + 1 + number * SEARCHED for number, chunk in enumerate(chunks)]
@@ -89,7 +89,7 @@ def _sentence_ends(tokens: Tensor, eos: int) -> Tensor:
 def _joined(ends: Tensor, block: int) -> Tensor:
     """The ends of rows that take in as many neighbouring sentences as fit."""
     joined, start, last = array("q"), 0, 0
-    for end in _numbers(ends):
+    for end in numbers(ends):
         if end - start > block and last > start:
             joined.append(last)
             start = last
@@ -101,13 +101,13 @@ def _joined(ends: Tensor, block: int) -> Tensor:
 def _budget_edges(lengths: Tensor, max_tokens: int) -> list[int]:
     """Where batches begin and end among rows sorted by rising length."""
     edges = [0]
-    for row, length in enumerate(_numbers(lengths)):
+    for row, length in enumerate(numbers(lengths)):
         if row > edges[-1] and (row - edges[-1] + 1) * length > max_tokens:
             edges.append(row)
     return [*edges, len(lengths)]
 
 
-def _numbers(values: Tensor) -> Iterator[int]:
+def numbers(values: Tensor) -> Iterator[int]:
     """The values as Python's numbers, of which a list would take several times the memory of the tensor."""
     for part in values.split(SEARCHED):
         yield from part.tolist()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
 from anymax.data.prepared.cache import default_cache, digest, kept, plain_name
 from anymax.data.prepared.encoded import Encoded, Progress, encode
+from anymax.data.prepared.saved import (
+    DATA_FILE,
+    check_identity,
+    hashes_of,
+    load_units,
+    read_data,
+    save_units,
+    write_data,
+)
 from anymax.data.text.config import BPE, Text, Words
 from anymax.data.text.corpus import Corpus, Split
 from anymax.data.text.words import Splitting
@@ -19,13 +26,11 @@ from anymax.data.units.counting import count_words, lexicon_of_words
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.subwords import MOST_OF_WORD, Subwords
 from anymax.data.units.units import Units
-from anymax.files import DamagedError, read_json, replacing
 
 Announce = Callable[[str], None]
 
 # Seconds between two announcements of one job.
 PAUSE = 1.0
-LEXICON_FILE, WORDS_FILE, TOKENIZER_FILE, DATA_FILE = "lexicon.txt", "words.txt", "tokenizer.json", "data.json"
 
 
 @dataclass(frozen=True)
@@ -98,29 +103,21 @@ class Prepared:
         """The split as ids of `words`, one for every unit that ends a word; the same file where units are words."""
         if self.subwords is None:
             return self.split(split)
-        throttled = _throttled(progress, f"encoding {self.name} {split} by words")
-        return encode(self.corpus, split, self.words, cache=self.cache, progress=throttled)
+        encoding = throttled(progress, f"encoding {self.name} {split} by words")
+        return encode(self.corpus, split, self.words, cache=self.cache, progress=encoding)
 
     def identity(self) -> dict[str, str]:
         """Hashes of the units and of the ids of each split: what a run depends on."""
-        units = {"lexicon": self.lexicon.hash}
-        if self.subwords is not None:
-            units |= {"words": self.words.hash, "tokenizer": self.subwords.hash}
         spelled = {} if self.spelled is None else {"spelled": self.spelled.lexicon.hash}
         for split, encoded in {} if self.spelled is None else self.spelled.splits.items():
             spelled[f"{split} as read"] = encoded.tokens_hash
-        return units | {split: encoded.tokens_hash for split, encoded in self.splits.items()} | spelled
+        return hashes_of(self.units) | {split: encoded.tokens_hash for split, encoded in self.splits.items()} | spelled
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the units, and the identity to compare with; the text stays where it is."""
         folder = Path(folder)
-        self.lexicon.save(folder / LEXICON_FILE)
-        if self.subwords is not None:
-            self.words.save(folder / WORDS_FILE)
-            self.subwords.save(folder / TOKENIZER_FILE)
-        values = {"name": self.name, "splitting": self.units.splitting, "identity": self.identity()}
-        with replacing(folder / DATA_FILE) as file:
-            file.write(json.dumps(values, indent=2).encode() + b"\n")
+        save_units(self.units, folder)
+        write_data(folder, {"name": self.name, "splitting": self.units.splitting, "identity": self.identity()})
 
     @staticmethod
     def saved_units(folder: str | os.PathLike[str]) -> Units | None:
@@ -128,30 +125,12 @@ class Prepared:
         folder = Path(folder)
         if not (folder / DATA_FILE).exists():
             return None
-        values = _read_data(folder)
-        lexicon, subwords = Lexicon.load(folder / LEXICON_FILE), None
-        if "tokenizer" in values["identity"]:
-            subwords = Subwords.load(folder / TOKENIZER_FILE)
-        words = lexicon if subwords is None else Lexicon.load(folder / WORDS_FILE)
-        units = {"lexicon": lexicon, "tokenizer": subwords, "words": words}
-        for what, unit in units.items():
-            if unit is not None and unit.hash != values["identity"].get(what, unit.hash):
-                raise ValueError(f"{folder} holds another {what} than was saved there (its hash differs); restore it")
-        return Units(lexicon, words, subwords, values["splitting"])
+        values = read_data(folder)
+        return load_units(folder, values["splitting"], values["identity"])
 
     def check_unchanged(self, folder: str | os.PathLike[str]) -> None:
         """Refuse a text or units other than those that were saved into a folder."""
-        saved = _read_data(Path(folder))
-        ours, theirs = self.identity(), saved["identity"]
-        different = [what for what in {**ours, **theirs} if ours.get(what) != theirs.get(what)]
-        if different:
-            changes = ", ".join(
-                f"{what} {_short(theirs.get(what))} (now {_short(ours.get(what))})" for what in different
-            )
-            raise ValueError(
-                f"the text must be the one that {folder} was made with, {saved['name']}, but it differs in {changes}; "
-                "restore the text, or start a new run"
-            )
+        check_identity(self.identity(), Path(folder))
 
 
 def prepare(
@@ -198,19 +177,38 @@ def reopen(
 
 def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Announce | None = None) -> Units:
     """The units of a corpus, made of its training text or found in the cache."""
-    words = lexicon_of_words(corpus, cache=cache, progress=_throttled(progress, f"counting the words of {corpus.name}"))
+    counting = throttled(progress, f"counting the words of {corpus.name}")
+    words = lexicon_of_words(corpus, cache=cache, progress=counting)
+    return units_of_words(words, which, corpus.name, corpus.splitting, cache=cache, progress=progress)
+
+
+def units_of_words(
+    words: Lexicon,
+    which: Words | BPE,
+    name: str,
+    splitting: Splitting,
+    *,
+    cache: Path,
+    progress: Announce | None = None,
+) -> Units:
+    """The units of a text whose words were counted, or those found in the cache.
+
+    Args:
+        words: all words with their counts.
+        name: what the text is called in messages and file names.
+    """
     if isinstance(which, BPE):
-        return _subwords(corpus, words, which, cache, progress)
+        return _subwords(words, which, name, splitting, cache, progress)
     if which != Words():
         words = Lexicon.from_counts(
             _counts(words), min_count=which.min_count, max_size=which.max_size, pad_to_multiple=which.pad_to_multiple
         )
     if not any(words.counts[words.num_specials :]):
         raise ValueError(
-            f"units must leave some word of {corpus.name} besides <eos> and <unk>, but min_count {which.min_count} and "
+            f"units must leave some word of {name} besides <eos> and <unk>, but min_count {which.min_count} and "
             f"max_size {which.max_size} leave none; lower min_count or raise max_size"
         )
-    return Units(words, words, splitting=corpus.splitting)
+    return Units(words, words, splitting=splitting)
 
 
 def spell(corpus: Corpus, units: Units, *, cache: Path, progress: Announce | None = None) -> Spelled:
@@ -224,7 +222,7 @@ def spell(corpus: Corpus, units: Units, *, cache: Path, progress: Announce | Non
         words = set[str]()
         for split in corpus.sources:
             what = f"looking for unknown words in {corpus.name} {split}"
-            words.update(count_words(corpus, split, progress=_throttled(progress, what)))
+            words.update(count_words(corpus, split, progress=throttled(progress, what)))
         return units.lexicon.extended(words)
 
     name = f"{plain_name(corpus.name)}-spelled-{digest(units.lexicon.hash, corpus.splitting, *states)}.txt"
@@ -238,20 +236,22 @@ def encode_split(
     corpus: Corpus, split: Split, units: Units, *, cache: Path, progress: Announce | None = None
 ) -> Encoded:
     """`encode`, with an announcement now and then."""
-    return encode(corpus, split, units, cache=cache, progress=_throttled(progress, f"encoding {corpus.name} {split}"))
+    return encode(corpus, split, units, cache=cache, progress=throttled(progress, f"encoding {corpus.name} {split}"))
 
 
-def _subwords(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress: Announce | None) -> Units:
+def _subwords(
+    words: Lexicon, which: BPE, name: str, splitting: Splitting, cache: Path, progress: Announce | None
+) -> Units:
     counts = _counts(words)
-    name = f"{plain_name(corpus.name)}-pieces"
+    file = f"{plain_name(name)}-pieces"
 
     def learn() -> Subwords:
         if progress is not None:
-            progress(f"learning {which.size:,} subwords from {len(words):,} words of {corpus.name}")
+            progress(f"learning {which.size:,} subwords from {len(words):,} words of {name}")
         return Subwords.train(counts, which.size)
 
     if which.tokenizer is None:
-        subwords = kept(cache / f"{name}-{digest(words.hash, which.size)}.json", Subwords.load, learn)
+        subwords = kept(cache / f"{file}-{digest(words.hash, which.size)}.json", Subwords.load, learn)
     else:
         subwords = Subwords.load(which.tokenizer)
 
@@ -260,22 +260,22 @@ def _subwords(corpus: Corpus, words: Lexicon, which: BPE, cache: Path, progress:
             subwords.count(counts), keep=subwords.vocabulary, pad_to_multiple=which.pad_to_multiple
         )
 
-    path = cache / f"{name}-{digest(words.hash, subwords.hash, which.pad_to_multiple)}.txt"
+    path = cache / f"{file}-{digest(words.hash, subwords.hash, which.pad_to_multiple)}.txt"
     lexicon = kept(path, Lexicon.load, count)
     if not any(lexicon.counts[lexicon.num_specials :]):
         raise ValueError(
-            f"units must leave some word of {corpus.name} besides <eos> and <unk>, but every one has more than "
+            f"units must leave some word of {name} besides <eos> and <unk>, but every one has more than "
             f"{MOST_OF_WORD:,} characters or some that no subword has; put spaces between its words, or learn the "
             "subwords from this text"
         )
-    return Units(lexicon, words, subwords, corpus.splitting)
+    return Units(lexicon, words, subwords, splitting)
 
 
 def _counts(lexicon: Lexicon) -> dict[str, int]:
     return dict(zip(lexicon.words, lexicon.counts, strict=True))
 
 
-def _throttled(announce: Announce | None, what: str) -> Progress | None:
+def throttled(announce: Announce | None, what: str) -> Progress | None:
     """An announcement of the work when it begins, and after each pause of the lines and tokens so far."""
     if announce is None:
         return None
@@ -289,18 +289,3 @@ def _throttled(announce: Announce | None, what: str) -> Progress | None:
             announced = now
 
     return progress
-
-
-def _read_data(folder: Path) -> dict[str, Any]:
-    path = folder / DATA_FILE
-    values = read_json(path)
-    identity = values.get("identity")
-    hashes = [*identity.values()] if isinstance(identity, dict) else [None]
-    is_whole = isinstance(values.get("name"), str) and values.get("splitting") in get_args(Splitting)
-    if not is_whole or not all(isinstance(hash, str) for hash in hashes):
-        raise DamagedError(f"{path} was changed since it was saved; restore it, or start a new run")
-    return values
-
-
-def _short(hash: str | None) -> str:
-    return "absent" if hash is None else hash[:12]

@@ -60,8 +60,8 @@ class Text:
         path: your own text instead: a file, which is cut into splits, or a folder with a file for each.
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
         encoding: how the characters of your own text are written, such as latin-1.
-        splitting: how lines of your own text become words; by default a file is prose, and a folder holds words
-            separated by spaces.
+        splitting: how lines of your own text become words: "spaces", "prose", or "marked", from which lines come back
+            as they were; by default a file is prose, and a folder holds words separated by spaces.
         units: words or subwords.
     """
 

@@ -148,7 +148,7 @@ def corpus_of_files(
         sources["test"] = Files((Path(test),), encoding)
     for source in sources.values():
         _check_begins(source)
-    return Corpus(name or _plain_name(parts[0]), sources, splitting)
+    return Corpus(name or name_of_file(parts[0]), sources, splitting)
 
 
 def corpus_in_folder(
@@ -192,28 +192,32 @@ def corpus_from_file(
     """
     path = Path(path)
     num_lines = sum(bool(line.strip()) for line in open_lines(path, encoding=encoding))
-    edges = _cut(num_lines, valid, test, str(path))
+    edges = cut_lines(num_lines, valid, test, str(path))
     sources = {split: Files((path,), encoding, first, end) for split, (first, end) in edges.items()}
-    return Corpus(_plain_name(path), sources, splitting)
+    return Corpus(name_of_file(path), sources, splitting)
 
 
 def corpus_of_lines(
     name: str, lines: list[str], *, valid: float = 0.05, test: float = 0.05, splitting: Splitting = "prose"
 ) -> Corpus:
     """A corpus cut from lines in memory, as `corpus_from_file` cuts a file."""
-    edges = _cut(len(lines), valid, test, name)
+    edges = cut_lines(len(lines), valid, test, name)
     sources = {split: Lines(f"{name} {split}", lines[first:end]) for split, (first, end) in edges.items()}
     return Corpus(name, sources, splitting)
 
 
-def find_splits(folder: Path) -> dict[Split, Path]:
-    """The file of each split in a folder."""
+def find_splits(folder: Path, among: Sequence[Path] | None = None) -> dict[Split, Path]:
+    """The file of each split in a folder.
+
+    Args:
+        among: those of its files that count; None for all.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder; check the name, or bring the corpus there")
     found: dict[Split, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir() if among is None else among):
         # A broken link or a pipe counts, so that opening it says what is wrong.
-        if not path.is_dir() and not path.name.startswith(".") and (split := _split_of(path.name)):
+        if not path.is_dir() and not path.name.startswith(".") and (split := split_of(path.name)):
             found.setdefault(split, []).append(path)
     for split, paths in found.items():
         if len(paths) > 1:
@@ -226,11 +230,13 @@ def find_splits(folder: Path) -> dict[Split, Path]:
     return {split: paths[0] for split, paths in found.items()}
 
 
-def _split_of(name: str) -> Split | None:
+def split_of(name: str) -> Split | None:
+    """The split that a part of a file's name says, between dots, dashes or underscores."""
     return next((_CALLED[part] for part in re.split(r"[._-]", name.lower()) if part in _CALLED), None)
 
 
-def _cut(num_lines: int, valid: float, test: float, name: str) -> dict[Split, tuple[int, int]]:
+def cut_lines(num_lines: int, valid: float, test: float, name: str) -> dict[Split, tuple[int, int]]:
+    """The first line and the one after the last of each split, in the order of `corpus_from_file`."""
     for what, share in (("valid", valid), ("test", test)):
         # Written so that NaN fails too.
         if not 0 <= share < 1:
@@ -254,5 +260,6 @@ def _check_begins(source: Files) -> None:
     next(source.lines())
 
 
-def _plain_name(path: Path) -> str:
+def name_of_file(path: Path) -> str:
+    """What a corpus is called that lies in a file."""
     return path.name.removesuffix(".gz").removesuffix(".txt")

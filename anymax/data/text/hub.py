@@ -1,5 +1,6 @@
 """Bringing named corpora from the Hugging Face hub, through the datasets package, as plain text files."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -55,24 +56,35 @@ def bring(name: str, root: str | os.PathLike[str], *, progress: Callable[[str], 
     """
     folder = Path(root) / name
     by_hand = f"put its files train.txt, valid.txt and test.txt (or .gz), words separated by spaces, into {folder}"
-    if importlib.util.find_spec("datasets") is None:
-        raise ModuleNotFoundError(
-            f"{name} is not in {root}, and bringing it needs the datasets package: pip install 'anymax[hub]'; "
-            f"or {by_hand}",
-            name="datasets",
-        )
-    part = folder.with_name(f".{name}.{os.getpid()}.part")
-    part.mkdir(parents=True)
-    try:
+    with bringing(name, folder, by_hand) as part:
         for split in SPLITS:
             _write(part / f"{split}.txt", _lines(name, split), f"bringing {name} {split}", progress)
+    return folder
+
+
+@contextlib.contextmanager
+def bringing(name: str, folder: Path, by_hand: str) -> Iterator[Path]:
+    """A folder under a temporary name, which becomes `folder` when all went well.
+
+    Args:
+        by_hand: what to do instead, for messages.
+    """
+    if importlib.util.find_spec("datasets") is None:
+        raise ModuleNotFoundError(
+            f"{name} is not in {folder.parent}, and bringing it needs the datasets package: pip install "
+            f"'anymax[hub]'; or {by_hand}",
+            name="datasets",
+        )
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    part.mkdir(parents=True)
+    try:
+        yield part
         part.rename(folder)
     # Without a network, or where a set has moved, the datasets package raises errors of many types.
     except Exception as error:
         raise ValueError(f"{name} could not be brought from the hub ({error}); try again, or {by_hand}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return folder
 
 
 def _lines(name: str, split: Split) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""From a line of text to words: by spaces for text that is tokenized already, by a small pattern for raw prose."""
+"""From a line of text to words and back: by spaces for tokenized text, by a small pattern for raw prose."""
 
 import re
 import unicodedata
@@ -7,7 +7,12 @@ from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
-Splitting = Literal["spaces", "prose"]
+from anymax.data.units.lexicon import UNK
+
+Splitting = Literal["spaces", "prose", "marked"]
+
+# Stands before a word that follows a space, in words that are marked: U+2581, which no keyboard has.
+SPACE = "▁"
 
 # Marks that stand directly before what follows, and directly after what comes before.
 _OPENING = frozenset("([{$“‘£#-")
@@ -22,14 +27,20 @@ def split_line(line: str, splitting: Splitting) -> list[str]:
     Args:
         splitting: "spaces" takes what stands between whitespace; "prose" takes words, numbers and punctuation apart,
             case kept, after Unicode's NFC, but for lines with more than 256 marks on one letter. Prose suits scripts
-            that separate words by spaces.
+            that separate words by spaces. "marked" takes the same words, with "▁" before the first and before each
+            that follows a space, so that `join_words` gives the line back; a "▁" of the text itself becomes "_".
     """
     if splitting == "spaces":
         return line.split()
     if line.isascii():
-        return _prose(r"\w").findall(line)
-    is_text = _many_marks().search(line) is None
-    return _prose(_letter()).findall(unicodedata.normalize("NFC", line) if is_text else line)
+        pattern = _prose(r"\w")
+    else:
+        pattern = _prose(_letter())
+        line = unicodedata.normalize("NFC", line) if _many_marks().search(line) is None else line
+    if splitting == "prose":
+        return pattern.findall(line)
+    line = f" {line.replace(SPACE, '_')}"
+    return [SPACE + match[0] if line[match.start() - 1].isspace() else match[0] for match in pattern.finditer(line)]
 
 
 def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str]]:
@@ -44,9 +55,17 @@ def split_lines(lines: Iterable[str], splitting: Splitting) -> Iterator[list[str
 
 
 def join_words(words: Iterable[str], splitting: Splitting) -> str:
-    """Words as one line of text to read; marks of prose stand where print has them, as far as that can be known."""
+    """Words as one line of text to read.
+
+    Words by spaces and marked words give the line they were split from, with one space for each run of whitespace.
+    Marks of prose stand where print has them, as far as that can be known.
+    """
     if splitting == "spaces":
         return " ".join(words)
+    if splitting == "marked":
+        # An unknown word is there without its mark; most follow a space.
+        spaced = (SPACE + word if word == UNK else word for word in words)
+        return "".join(spaced).replace(SPACE, " ").removeprefix(" ")
     text, is_quoted, is_open = "", False, True
     for word in words:
         opens = word in _OPENING or (word == '"' and not is_quoted)

@@ -1,1 +1,1 @@
-"""Language models: the contract, the config, building, generation."""
+"""Language models: the contract, the config, building."""

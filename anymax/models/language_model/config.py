@@ -65,14 +65,10 @@ class LanguageModelConfig:
                 f"mapping must stay SoftmaxConfig() for an LSTM, which has no attention, got {self.mapping}; "
                 "leave it out or take a Transformer"
             )
-        competes = not isinstance(self.mapping, SigmoidConfig | RectifiedConfig)
-        if isinstance(self.body, TransformerConfig) and self.body.attention_sink is not None and not competes:
-            raise ValueError(
-                f"body.attention_sink must be None for {self.mapping}, got {self.body.attention_sink!r}; "
-                "its weights do not depend on each other, so a sink would change nothing"
-            )
+        if isinstance(self.body, TransformerConfig):
+            check_sink_changes(self.body, self.mapping)
         if self.tie is not None:
-            _check_tie(self.input, self.output, self.body, self.tie)
+            check_tie(self.input, self.output, self.body, self.tie)
         if self.spells_unknown and isinstance(self.body, AWDLSTMConfig) and self.body.word_dropout:
             raise ValueError(
                 f"body.word_dropout must be 0 with spell_unknown, got {self.body.word_dropout}; words outside the "
@@ -99,7 +95,18 @@ class LanguageModelConfig:
         )
 
 
-def _check_tie(input: InputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
+def check_sink_changes(body: TransformerConfig, mapping: AttentionMappingConfig) -> None:
+    """Refuse a sink beside a mapping whose weights would be the same without."""
+    competes = not isinstance(mapping, SigmoidConfig | RectifiedConfig)
+    if body.attention_sink is not None and not competes:
+        raise ValueError(
+            f"body.attention_sink must be None for {mapping}, got {body.attention_sink!r}; "
+            "its weights do not depend on each other, so a sink would change nothing"
+        )
+
+
+def check_tie(input: InputConfig, output: OutputConfig, body: Body, tie: Tie) -> None:
+    """Refuse to tie layers that have nothing of one shape in common."""
     if isinstance(input, AdaptiveInputConfig) and isinstance(output, AdaptiveOutputConfig):
         _check_same_bands(input, output)
         _check_head(output, body, tie)

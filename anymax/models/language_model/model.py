@@ -3,12 +3,21 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from anymax.mappings import LearnedEntmax
 from anymax.vocabulary import FullOutput, OutputLayer, SparseOutput
+
+
+@dataclass
+class Prompted:
+    """Where a language model stands in decoding: what it has read, and what of the prompts it has yet to read."""
+
+    cache: Any
+    unread: Tensor | None
 
 
 class LanguageModel(nn.Module, ABC):
@@ -16,6 +25,8 @@ class LanguageModel(nn.Module, ABC):
 
     What a call read can be kept in a cache of `new_cache`, which the call changes: the next call with it continues from
     there. Of which type it is, only the model needs to know.
+
+    It is a `Generator` of `anymax.decoding`, which decodes from prompts, (batch, positions), all of one length.
     """
 
     # Whether training continues in a batch from where the batch before ended, by a cache that is passed on.
@@ -41,40 +52,50 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def new_cache(self, max_length: int) -> Any:
-        """An empty cache, with room for `max_length` positions where it needs room."""
+        """An empty cache, with room for `max_length` positions where it needs room.
+
+        It has a method `reorder(index)`, which keeps the rows of the batch that are named, or is a list of such.
+        """
 
     @abstractmethod
     def layers(self) -> list[nn.Module]:
         """The modules between input and output that are worth sharding one by one."""
 
+    def in_order(self) -> list[nn.Module]:
+        """The modules that are worth sharding one by one, in the order they run."""
+        return [self.input, *self.layers(), self.output]
 
-def fsdp_groups(model: LanguageModel) -> list[list[nn.Module]]:
-    """The modules that FSDP2 shards, in the order they run: each by itself, but input and output together if tied."""
-    of_input = {id(parameter) for parameter in model.input.parameters()}
-    is_tied = any(id(parameter) in of_input for parameter in model.output.parameters())
-    layers = [[layer] for layer in model.layers()]
-    return [[model.input, model.output], *layers] if is_tied else [[model.input], *layers, [model.output]]
+    def first_words(self, prompts: Tensor, eos: int) -> Tensor:
+        """The last word of each prompt, (batch,), which the first call of `next` reads."""
+        check_ids(prompts)
+        return prompts[:, -1]
 
+    def start(self, prompts: Tensor, *, max_length: int) -> Prompted:
+        """The state before the last word of each prompt, with room for `max_length` calls of `next`."""
+        check_ids(prompts)
+        return Prompted(self.new_cache(prompts.shape[1] - 1 + max_length), prompts[:, :-1])
 
-def learned_alphas(model: LanguageModel) -> dict[str, float]:
-    """The alpha of every head that learns one, as "alpha/layer_0/head_3"; empty where none does.
+    def next(self, ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
+        """Read one more word of each text, (batch,), the first time with the prompt before it.
 
-    Where a model is sharded, all ranks must call it together.
-    """
-    alphas: dict[str, float] = {}
-    for i, layer in enumerate(model.layers()):
-        for module in layer.modules():
-            if isinstance(module, LearnedEntmax):
-                heads = _whole(module.alpha.detach()).flatten().tolist()
-                alphas |= {f"alpha/layer_{i}/head_{j}": alpha for j, alpha in enumerate(heads)}
-    return alphas
+        Gives the vectors that the output layer reads, (batch, its model_dim), and the state, which it changes.
+        """
+        ids = ids[:, None]
+        if state.unread is not None:
+            ids, state.unread = torch.cat([state.unread, ids], 1), None
+        return self.hidden(ids, state.cache)[:, -1], state
 
+    def reorder(self, state: Prompted, index: Tensor) -> Prompted:
+        """The state, changed to the rows that `index` names, (new batch,), in its order."""
+        for cache in state.cache if isinstance(state.cache, list) else [state.cache]:
+            cache.reorder(index)
+        if state.unread is not None:
+            state.unread = state.unread.index_select(0, index)
+        return state
 
-def _whole(tensor: Tensor) -> Tensor:
-    # Slow to import, and of no use where nothing is sharded.
-    from torch.distributed.tensor import DTensor
-
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    def attention_layers(self) -> dict[str, list[nn.Module]]:
+        """Layers in which heads attend, by the name that stands before their number in logs."""
+        return {"layer": self.layers()}
 
 
 @contextmanager

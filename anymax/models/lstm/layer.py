@@ -148,6 +148,15 @@ class RecurrentState:
         """Hold what every layer gave; it is not written into, here or by later reading."""
         self._held = [(hidden_BH.detach(), cell_BH.detach()) for hidden_BH, cell_BH in layers]
 
+    def reorder(self, index: Tensor) -> None:
+        """Keep the rows of the batch that `index` names, in its order, as beam search does; the start stays the start.
+
+        Args:
+            index: (new batch) integers below the batch size; a row may be named several times or not at all.
+        """
+        if self._held is not None:
+            self.write([(hidden.index_select(0, index), cell.index_select(0, index)) for hidden, cell in self._held])
+
     def tensors(self) -> dict[str, Tensor]:
         """What to save: "hidden_0", "cell_0" and so on, all (batch, width of the layer); empty at the start."""
         return {

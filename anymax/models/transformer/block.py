@@ -14,6 +14,9 @@ from anymax.attention.multi_head import Mapping
 from anymax.models.transformer.config import TransformerConfig
 from anymax.transforms import LengthScaleConfig, SoftcapConfig
 
+# Called once for every block of a stack; None is softmax.
+MakeMapping = Callable[[], Mapping | None]
+
 
 class TransformerBlock(nn.Module):
     """Self-attention, cross-attention if it has one, and a feed-forward layer, with a residual connection around each.
@@ -188,6 +191,16 @@ def _build_attention(
         sink=config.attention_sink,
         transform=built,
     )
+
+
+def check_makers(**mappings: MakeMapping | None) -> None:
+    """Arguments that make the mappings of a stack are functions, so that no two blocks share what they learn."""
+    for name, mapping in mappings.items():
+        if isinstance(mapping, nn.Module):
+            raise TypeError(
+                f"{name} must be a function that makes one for every block, got the Module {type(mapping).__name__}; "
+                "write lambda: before it"
+            )
 
 
 def build_norm(config: TransformerConfig) -> nn.Module:

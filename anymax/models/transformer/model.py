@@ -3,17 +3,15 @@
 Shapes: B batch, N positions, D the model's dimension.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from anymax.attention import KeyValueCache, sinusoids
-from anymax.attention.multi_head import Mapping
-from anymax.models.language_model.model import LanguageModel, check_ids, check_output, check_vectors
-from anymax.models.transformer.block import TransformerBlock, build_norm
+from anymax.attention import KeyValueCache
+from anymax.models.language_model.model import LanguageModel, check_ids, check_output
+from anymax.models.transformer.block import MakeMapping, TransformerBlock, build_norm, check_makers
 from anymax.models.transformer.config import TransformerConfig
+from anymax.models.transformer.embedding import embed
 from anymax.vocabulary import OutputLayer
 
 
@@ -42,15 +40,11 @@ class TransformerLM(LanguageModel):
         output: OutputLayer,
         config: TransformerConfig,
         *,
-        mapping: Callable[[], Mapping | None] | None = None,
+        mapping: MakeMapping | None = None,
     ) -> None:
         super().__init__()
         check_output(output, "model_dim", config.model_dim)
-        if isinstance(mapping, nn.Module):
-            raise TypeError(
-                f"mapping must be a function that makes one for every block, got the Module {type(mapping).__name__}; "
-                "write lambda: before it"
-            )
+        check_makers(mapping=mapping)
         self.config = config
         self.input = input
         self.blocks = nn.ModuleList(
@@ -68,8 +62,10 @@ class TransformerLM(LanguageModel):
         """
         check_ids(ids)
         caches = self._caches(cache)
+        # The vectors that blocks add to stay in the parameters' type under autocast too.
+        dtype = next(self.blocks.parameters()).dtype
         start = 0 if caches[0] is None else caches[0].length
-        hidden_BND = F.dropout(self._embed(ids, start), self.config.dropout, self.training)
+        hidden_BND = embed(self.input, ids, self.config, dtype=dtype, start=start, training=self.training)
         for block, of_block in zip(self.blocks, caches, strict=True):
             hidden_BND = block(hidden_BND, is_causal=True, cache=of_block)
         return hidden_BND if self.final_norm is None else self.final_norm(hidden_BND)
@@ -90,14 +86,3 @@ class TransformerLM(LanguageModel):
                 "make it with new_cache"
             )
         return cache
-
-    def _embed(self, ids: Tensor, start: int) -> Tensor:
-        vectors_BND = self.input(ids)
-        model_dim = self.config.model_dim
-        check_vectors(vectors_BND, "model_dim", model_dim)
-        # The vectors that blocks add to stay in the parameters' type under autocast too.
-        dtype = next(self.blocks.parameters()).dtype
-        vectors_BND = math.sqrt(model_dim) * vectors_BND.to(dtype)
-        if self.config.positions != "sinusoidal":
-            return vectors_BND
-        return vectors_BND + sinusoids(ids.shape[1], model_dim, start=start, device=ids.device).to(dtype)

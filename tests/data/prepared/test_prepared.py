@@ -13,6 +13,7 @@ import pytest
 
 from anymax.data import BPE, Lexicon, Prepared, Subwords, Text, Units, Words, count_words, open_corpus, prepare, reopen
 from anymax.data.prepared import encoded, prepared
+from anymax.data.text.words import split_line
 from anymax.data.units import counting
 
 LINES = ["the cat sat on the mat .", "the dog 's cat ran", "", "a mat on a mat"]
@@ -218,6 +219,9 @@ def test_a_prompt_is_encoded_as_the_text_was(folder: Path, tmp_path: Path):
     (tmp_path / "prose.txt").write_text("Don't!\n" * 5)
     prose = prepare(Text(path=tmp_path / "prose.txt")).units
     assert prose.splitting == "prose" and prose.decode(prose.encode_line("Don't!")) == ["Don't", "!"]
+    marked = prepare(Text(path=tmp_path / "prose.txt", splitting="marked")).units
+    assert marked.decode(marked.encode_line("Don't!")) == ["▁Don't", "!"]
+    assert marked.text(marked.encode([*split_line("Don't! !", "marked"), "<eos>", "▁Don't"])) == "Don't! <unk>\nDon't"
     pieces = prepare(Text(path=folder, units=BPE(size=40))).units
     assert pieces.decode(pieces.encode_line("the  cat")) == ["the", "cat"]
     assert pieces.decode(pieces.encode_line("the cats")[:-1]) == ["the", "cat"]

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import random
 import tracemalloc
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -256,7 +257,7 @@ def test_prose_is_taken_apart_into_words_numbers_and_marks(line: str, words: lis
 
 def test_an_unknown_splitting_is_refused(tmp_path: Path):
     corpus = corpus_of_files(write(tmp_path / "train", "a\n"), splitting="letters")
-    with pytest.raises(ValueError, match="splitting must be one of spaces, prose, got 'letters'"):
+    with pytest.raises(ValueError, match="splitting must be one of spaces, prose, marked, got 'letters'"):
         list(corpus.words("train"))
 
 
@@ -350,3 +351,38 @@ def test_words_of_prose_are_joined_as_print_has_them():
     line = 'He said: "No, not (ever)!" It cost $5.50, a well-known sum; wasn\'t it 30%?'
     assert join_words(split_line(line, "prose"), "prose") == line
     assert join_words(["a", ",", "b"], "spaces") == "a , b"
+
+
+@each(
+    "line",
+    [
+        "Obst- und Gemüse, „gern“ (oft) ... 'what's' 4' ; a -- b --c",
+        'He said : "no" ," I think.',
+        "x&amp;y <eos> <unk> <br/> a_b __ \u200d e\u0301",
+        " . .",
+        "a",
+        "-",
+    ],
+)
+def test_marked_words_are_those_of_prose_and_give_the_line_back(line: str):
+    words = split_line(line, "marked")
+    assert [word.removeprefix("▁") for word in words] == split_line(line, "prose")
+    assert words[0].startswith("▁")
+    assert join_words(words, "marked") == unicodedata.normalize("NFC", " ".join(line.split()))
+
+
+def test_marked_words_hold_whitespace_of_every_kind_for_one_space_and_marks_for_underscores():
+    line = " a\t b\u00a0c\u2009d▁e\r"
+    assert split_line(line, "marked") == ["▁a", "▁b", "▁c", "▁d_e"]
+    assert split_line("\u00a0 ", "marked") == split_line("", "marked") == []
+    # A word that a model does not know has no mark.
+    assert join_words(["▁a", "<unk>", "!"], "marked") == "a <unk>!"
+
+
+def test_random_lines_come_back_from_marked_words():
+    letters = "aä1.,'’-„“\"&/_<>() \u00a0\u0301\u200c漢"
+    draw = random.Random(1)
+    for _ in range(2_000):
+        line = "".join(draw.choices(letters, k=draw.randrange(12)))
+        expected = " ".join(unicodedata.normalize("NFC", line).split())
+        assert join_words(split_line(line, "marked"), "marked") == expected, repr(line)

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
-from anymax.models import AWDLSTM, AWDLSTMConfig, RecurrentState, generate
+from anymax.decoding import generate
+from anymax.models import AWDLSTM, AWDLSTMConfig, RecurrentState
 from anymax.models.lstm import layer as lstm_layer
 from anymax.models.lstm.layer import LSTMLayer
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput, MixtureOutput, tie_

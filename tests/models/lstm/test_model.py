@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.models import LSTMLM, LSTMConfig, RecurrentState, generate
+from anymax.decoding import generate
+from anymax.models import LSTMLM, LSTMConfig, RecurrentState
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, Bands, FixedInput, FullOutput
 
 V, D, H = 23, 6, 10

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import anymax
-from anymax.models import TransformerConfig, TransformerLM, generate
+from anymax.decoding import generate
+from anymax.models import TransformerConfig, TransformerLM
 from anymax.vocabulary import (
     AdaptiveInput,
     AdaptiveOutput,

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, assert_never
+from typing import Any, Literal, NamedTuple, assert_never
 
 import torch
 from torch import Tensor, nn
 
+from anymax.attention import MultiHeadAttention, capture
 from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatches, prepare, reopen
-from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches
+from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches, fill_read
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.data.text.words import split_line
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
+from anymax.decoding import generate
 from anymax.distributed.ranks import Ranks, share
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perplexity
+from anymax.evaluation.perplexity.scoring import Window, batched
 from anymax.models import LanguageModel, RecurrentState, TransformerConfig, build_language_model
 from anymax.models.language_model.building import output_rates
-from anymax.models.language_model.generation import generate
-from anymax.models.language_model.model import fsdp_groups, learned_alphas
+from anymax.models.language_model.model import evaluating
+from anymax.models.layers import fsdp_groups, learned_alphas
 from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoint.checkpoints import Checkpoints, Which
 from anymax.training.checkpoint.tensors import load_model
+from anymax.training.observed import Observed, Sentence
 from anymax.training.progress import Totals
 from anymax.training.reporting import LOSS_PER_WORD
 from anymax.training.run import open_run
@@ -41,6 +47,8 @@ from anymax.training.tasks.language_modeling.config import (
 )
 from anymax.vocabulary import CharacterInput
 
+# Tokens of the windows whose weights are held at once, of all heads and layers.
+OBSERVED_TOKENS = 1024
 # Tokens of the sample that is shown after training.
 SAMPLE = 60
 # What a step logs of a model of subwords: how many words its targets end.
@@ -212,6 +220,48 @@ class LanguageModelingTask(Task):
             subwords=None if self._ends is None else tokens.tokens(),
             ends_word=self._ends,
         )
+
+    def why_unobserved(self) -> str | None:
+        if any(isinstance(module, MultiHeadAttention) for module in self.model.modules()):
+            return None
+        return f"{type(self.model).__name__} has no layers of attention"
+
+    def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
+        """Where heads look in windows of whole lines, as many as fit; a line too long for one is cut.
+
+        A window is as long as those of evaluation, begins with the "<eos>" before its first line, and is read without
+        what stands before; of `Evaluation.windows` only "single" makes a difference: a window of every line.
+        """
+        why = self.why_unobserved()
+        if why is not None:
+            raise ValueError(f"the model must have attention to be observed, but {why}")
+        usual, eos = self.windows(), self.prepared.lexicon.eos
+        kind: Literal["single", "sentences"] = "single" if usual.kind == "single" else "sentences"
+        windows = replace(usual, context=0, kind=kind, first="block")
+        found = list(windows.over(self.prepared.split(split).tokens(), eos=eos))
+        chosen = sorted(random.Random(seed).sample(found, min(limit, len(found))))
+        for rows in batched(chosen, max(1, OBSERVED_TOKENS // windows.block)):
+            yield self._observed(split, rows)
+
+    @torch.no_grad()
+    def _observed(self, split: Split, windows: Sequence[Window]) -> Observed:
+        read, eos = self.prepared.as_read(split).tokens(), self.prepared.lexicon.eos
+        lengths = [window.end - window.start for window in windows]
+        ids_BN = torch.full((len(windows), max(lengths)), eos)
+        for row, window in zip(ids_BN, windows, strict=True):
+            fill_read(row, read, window.start, window.end)
+        with evaluating(self.model), capture(self.model) as weights:
+            self.model.hidden(ids_BN.to(self.ranks.device))
+        units = self._units_read()
+        rows = [Sentence.of(units, row[:length].tolist()) for row, length in zip(ids_BN, lengths, strict=True)]
+        of_kinds = {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()}
+        sentences = dict.fromkeys(of_kinds, rows)
+        return Observed(of_kinds, sentences, sentences)
+
+    def _units_read(self) -> Units:
+        """What the ids that the model reads stand for; words that it spells are among them."""
+        units, spelled = self.prepared.units, self.prepared.spelled
+        return units if spelled is None else Units(spelled.lexicon, spelled.lexicon, splitting=units.splitting)
 
     def save(self, folder: Path) -> None:
         self.prepared.save(folder)

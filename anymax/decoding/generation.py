@@ -1,16 +1,11 @@
-"""Text drawn from a language model, word by word, with every position computed once.
-
-Shapes: B batch, N positions, K candidates.
-"""
-
-import math
+"""Text drawn from a language model, word by word, with every position computed once."""
 
 import torch
 from torch import Tensor
 
+from anymax.decoding.sampling import check_sampling, draw_next
 from anymax.models.language_model.model import LanguageModel, evaluating
 from anymax.vocabulary import OutputLayer
-from anymax.vocabulary.output import draw_by
 
 
 @torch.no_grad()
@@ -41,44 +36,23 @@ def generate(
             result ends early.
     """
     _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
-    cache = model.new_cache(prompt_ids.shape[1] + num_tokens - 1)
-    texts, ids = [prompt_ids], prompt_ids
+    state = model.start(prompt_ids, max_length=num_tokens)
+    texts, ids = [prompt_ids], prompt_ids[:, -1]
     is_over = prompt_ids.new_zeros(prompt_ids.shape[0], dtype=torch.bool)
     with evaluating(model):
         for _ in range(num_tokens):
-            hidden = model.hidden(ids, cache)[:, -1]
+            hidden, state = model.next(ids, state)
             words = draw_next(
                 model.output, hidden, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
             )
             if stop is not None:
                 words = words.masked_fill(is_over, stop)
                 is_over |= words == stop
-            ids = words[:, None].to(prompt_ids.dtype)
-            texts.append(ids)
+            ids = words.to(prompt_ids.dtype)
+            texts.append(ids[:, None])
             if stop is not None and bool(is_over.all()):
                 break
     return torch.cat(texts, 1)
-
-
-def draw_next(
-    output: OutputLayer,
-    hidden: Tensor,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """One word for every row of `hidden`, (batch, model_dim); the options of `generate`."""
-    if top_k is None and top_p is None:
-        return output.sample(hidden, temperature=temperature, generator=generator)
-    best = output.topk(hidden, output.vocabulary_size if top_k is None else top_k)
-    # Counted from the best, which no temperature can then carry to minus infinity.
-    probs_BK = ((best.log_probs - best.log_probs[:, :1]) / temperature).softmax(-1)
-    if top_p is not None:
-        # A word is kept if those before it are not yet enough.
-        probs_BK = probs_BK * (probs_BK.cumsum(-1) - probs_BK < top_p)
-    return best.words.gather(1, draw_by(probs_BK, generator)[:, None])[:, 0]
 
 
 def _check(
@@ -98,11 +72,6 @@ def _check(
         )
     if num_tokens < 1:
         raise ValueError(f"num_tokens must be at least 1, got {num_tokens}")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be a positive finite number, got {temperature}; top_k=1 takes the best")
-    if top_k is not None and not 1 <= top_k <= size:
-        raise ValueError(f"top_k must be between 1 and the vocabulary size, {size}, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must lie above 0 and be at most 1, got {top_p}; top_k=1 takes the best")
+    check_sampling(size, temperature, top_k, top_p)
     if stop is not None and not 0 <= stop < size:
         raise ValueError(f"stop must be a word of the vocabulary, from 0 to {size - 1}, got {stop}")

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.models import generate
-from anymax.models.language_model.generation import draw_next
+from anymax.decoding import draw_next, generate
 from anymax.vocabulary import FullOutput, TopK
 from tests.models.transformer.test_model import LAYERS, VARIANTS, V, build, words
 

@@ -1,0 +1,1 @@
+"""Parallel text: sentences and their translations, from files to pairs of ids."""

@@ -1,0 +1,188 @@
+"""Ways to parallel text: two files, a table, a folder with either, or rows in memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from anymax.data.parallel.corpus import ParallelCorpus
+from anymax.data.parallel.pairs import (
+    TABLES,
+    FilePairs,
+    Languages,
+    MemoryPairs,
+    PairSource,
+    TablePairs,
+    table_of,
+    texts_of,
+)
+from anymax.data.text.corpus import PathLike, Split, cut_lines, find_splits, name_of_file, split_of
+from anymax.data.text.words import Splitting
+
+
+def parallel_of_files(
+    files: Mapping[Split, tuple[PathLike, PathLike]],
+    languages: Languages = ("source", "target"),
+    *,
+    name: str | None = None,
+    splitting: Splitting = "marked",
+    encoding: str = "utf-8",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip."""
+    if "train" not in files:
+        raise ValueError(f"files must name those of the train split, got {', '.join(files) or 'none'}")
+    sources: dict[Split, PairSource] = {
+        split: FilePairs(Path(source), Path(target), encoding) for split, (source, target) in files.items()
+    }
+    return _begun(name or name_of_file(Path(files["train"][0])), languages, sources, splitting, drop_empty)
+
+
+def parallel_from_files(
+    source: PathLike,
+    target: PathLike,
+    languages: Languages = ("source", "target"),
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    splitting: Splitting = "marked",
+    encoding: str = "utf-8",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus of two files, or of two folders with files named for the splits.
+
+    Two files are cut: the last lines are the test split, those before them valid, the rest train.
+
+    Args:
+        valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+    """
+    source, target = Path(source), Path(target)
+    if source.is_dir() and target.is_dir():
+        ours, theirs = find_splits(source), find_splits(target)
+        if ours.keys() != theirs.keys():
+            raise ValueError(
+                f"{source} and {target} must have files for the same splits, got {', '.join(ours)} and "
+                f"{', '.join(theirs)}; add those that are missing"
+            )
+        files = {split: (ours[split], theirs[split]) for split in ours}
+        return parallel_of_files(
+            files, languages, name=source.name, splitting=splitting, encoding=encoding, drop_empty=drop_empty
+        )
+    num_pairs = sum(1 for _ in FilePairs(source, target, encoding).pairs())
+    edges = cut_lines(num_pairs, valid, test, f"{source} and {target}")
+    sources = {split: FilePairs(source, target, encoding, *edge) for split, edge in edges.items()}
+    return _begun(name_of_file(source), languages, sources, splitting, drop_empty)
+
+
+def parallel_from_table(
+    path: PathLike,
+    languages: Languages | None = None,
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    splitting: Splitting = "marked",
+    encoding: str = "utf-8",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files."""
+    path = Path(path)
+    if table_of(path) is None:
+        raise ValueError(
+            f"{path} must be a table of pairs whose name ends in {' or '.join(TABLES)}, or in those with .gz; rename "
+            "it, or give a text in two files as source and target"
+        )
+    num_pairs = sum(1 for _ in TablePairs(path, languages, encoding).pairs())
+    edges = cut_lines(num_pairs, valid, test, str(path))
+    sources = {split: TablePairs(path, languages, encoding, *edge) for split, edge in edges.items()}
+    return _begun(_table_name(path), languages or ("source", "target"), sources, splitting, drop_empty)
+
+
+def parallel_in_folder(
+    folder: PathLike,
+    languages: Languages | None,
+    *,
+    splitting: Splitting = "marked",
+    encoding: str = "utf-8",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus whose splits are found by their names in a folder.
+
+    Either tables, train.tsv or train.jsonl, or two files for each split, train.de and train.en, which are named for
+    their language at the end, before a .txt or .gz: val.lc.norm.tok.de.gz.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; check the name, or bring the parallel text there")
+    files = [path for path in sorted(folder.iterdir()) if not path.is_dir() and not path.name.startswith(".")]
+    tables = [path for path in files if table_of(path)]
+    if tables:
+        found = find_splits(folder, tables)
+        rows: dict[Split, PairSource] = {split: TablePairs(path, languages, encoding) for split, path in found.items()}
+        return _begun(folder.resolve().name, languages or ("source", "target"), rows, splitting, drop_empty)
+    if languages is None:
+        raise ValueError(
+            f"{folder} holds files for each language, so languages must say which is the source and which the target, "
+            "got None; give languages, such as ('en', 'de') (--data.languages en de)"
+        )
+    source, target = languages
+    named = sorted({language_of(path) for path in files if split_of(path.name)})
+    if not {source, target} <= {*named}:
+        raise ValueError(
+            f"{folder} must have files that end in .{source} and in .{target}, such as train.{source}, got those of "
+            f"{', '.join(named) or 'no language'}; add them, or give other languages"
+        )
+    sides = [find_splits(folder, [path for path in files if language_of(path) == language]) for language in languages]
+    if sides[0].keys() != sides[1].keys():
+        raise ValueError(
+            f"{folder} must have a file in {source} and one in {target} for each split, got {', '.join(sides[0])} in "
+            f"{source} and {', '.join(sides[1])} in {target}; add those that are missing"
+        )
+    pairs: dict[Split, PairSource] = {
+        split: FilePairs(path, sides[1][split], encoding) for split, path in sides[0].items()
+    }
+    return _begun(folder.resolve().name, languages, pairs, splitting, drop_empty)
+
+
+def parallel_of_rows(
+    name: str,
+    rows: Mapping[Split, Iterable[Mapping[str, object]]],
+    languages: Languages,
+    *,
+    splitting: Splitting = "marked",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column."""
+    pairs = {
+        split: [texts_of(row, languages, f"{name} {split} row {at}") for at, row in enumerate(some, start=1)]
+        for split, some in rows.items()
+    }
+    return parallel_of_pairs(name, pairs, languages, splitting=splitting, drop_empty=drop_empty)
+
+
+def parallel_of_pairs(
+    name: str,
+    pairs: Mapping[Split, Sequence[tuple[str, str]]],
+    languages: Languages = ("source", "target"),
+    *,
+    splitting: Splitting = "marked",
+    drop_empty: bool = False,
+) -> ParallelCorpus:
+    """A corpus of pairs in memory."""
+    sources = {split: MemoryPairs(f"{name} {split}", some) for split, some in pairs.items()}
+    return ParallelCorpus(name, languages, sources, splitting, drop_empty)
+
+
+def language_of(path: Path) -> str:
+    """The language that the name of a file ends in, before .txt and .gz."""
+    return Path(path.name.removesuffix(".gz").removesuffix(".txt")).suffix.removeprefix(".")
+
+
+def _begun(
+    name: str, languages: Languages, sources: Mapping[Split, PairSource], splitting: Splitting, drop_empty: bool
+) -> ParallelCorpus:
+    """The corpus, once every split has shown its first pair: wrong names and empty files cost no work."""
+    for source in sources.values():
+        next(source.pairs(), None)
+    return ParallelCorpus(name, languages, sources, splitting, drop_empty)
+
+
+def _table_name(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).stem

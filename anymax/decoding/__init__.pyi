@@ -1,0 +1,14 @@
+from anymax.decoding.beam_search import beam_search as beam_search
+from anymax.decoding.beam_search import greedy as greedy
+from anymax.decoding.generation import generate as generate
+from anymax.decoding.hypotheses import Agreement as Agreement
+from anymax.decoding.hypotheses import Hypotheses as Hypotheses
+from anymax.decoding.hypotheses import Hypothesis as Hypothesis
+from anymax.decoding.hypotheses import agreement as agreement
+from anymax.decoding.penalties import AveragePenalty as AveragePenalty
+from anymax.decoding.penalties import GNMTPenalty as GNMTPenalty
+from anymax.decoding.penalties import LengthPenalty as LengthPenalty
+from anymax.decoding.penalties import NoPenalty as NoPenalty
+from anymax.decoding.protocol import Generator as Generator
+from anymax.decoding.sampling import draw_next as draw_next
+from anymax.decoding.sampling import sample as sample

@@ -1,0 +1,68 @@
+"""What decoding gives: sentences with their scores, how they were scored, and how certain the choice is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Hypothesis(NamedTuple):
+    """One sentence that a model may have meant."""
+
+    words: tuple[int, ...]
+    """Without the <eos> that ends it."""
+    log_prob: float
+    """The sum of the log-probabilities of its words and, where it is finished, of its <eos>."""
+    score: float
+    """What hypotheses are ranked by: the log-probability under a length penalty."""
+    is_finished: bool
+    """Whether it ends with <eos>; if not, it was cut."""
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """The best sentences that a search found for one input.
+
+    Args:
+        ranked: best first, at least one.
+        penalty: how the scores were made: "none", "average" or, with its alpha, "gnmt:0.6".
+        is_proven_best: whether no sentence that is allowed has a better score than the first one, by the
+            log-probabilities that the search saw: whatever it dropped cannot reach that score.
+        margin: the least difference between what was kept and what was dropped in its place, over all decisions; two
+            searches whose numbers differ by less find the same.
+    """
+
+    ranked: tuple[Hypothesis, ...]
+    penalty: str
+    is_proven_best: bool
+    margin: float
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.ranked[0]
+
+
+class Agreement(NamedTuple):
+    """How many results of two searches are equal, differ by a tie, and differ without one."""
+
+    same: int
+    ties: int
+    different: int
+
+
+def agreement(first: Sequence[Hypotheses], second: Sequence[Hypotheses], *, tolerance: float = 1e-5) -> Agreement:
+    """Compare two searches over the same inputs, as at two batch sizes or on two devices.
+
+    Args:
+        tolerance: a difference is a tie where either search made a decision by a margin of at most this.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"both searches must be over the same inputs, got {len(first)} and {len(second)}")
+    ties = different = 0
+    for one, other in zip(first, second, strict=True):
+        if [each.words for each in one.ranked] == [each.words for each in other.ranked]:
+            continue
+        if min(one.margin, other.margin) <= tolerance:
+            ties += 1
+        else:
+            different += 1
+    return Agreement(len(first) - ties - different, ties, different)

@@ -1,0 +1,158 @@
+"""How close translations are to references: BLEU, chrF and TER by sacrebleu, each with the signature of its settings.
+
+A score is comparable only with scores of the same signature: of the same tokenization, case and references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from anymax.checks import check_counts
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+# How BLEU cuts sentences into words: "13a" for text as it is written, "none" for words separated by spaces.
+Tokenize = Literal["13a", "none", "intl", "char", "zh"]
+NUM_SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a corpus from 0 to 100 (TER may lie above), and what it depends on.
+
+    Args:
+        signature: sacrebleu's, to be printed beside the score.
+    """
+
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a system differs from the first one, by paired bootstrap resampling of sentences.
+
+    Args:
+        value: the system's score.
+        mean, interval: of its scores over samples: the mean, and half the width that holds 95 percent.
+        p_value: the share of samples whose difference from the first is at least as far from its mean as the difference
+            measured is from zero; small where luck with sentences does not explain it. None for the first system.
+    """
+
+    system: str
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
+
+
+def score_translations(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    tokenize: Tokenize = "13a",
+    lowercase: bool = False,
+) -> dict[str, Score]:
+    """BLEU, chrF and TER of a corpus, under "bleu", "chrf" and "ter".
+
+    Args:
+        hypotheses: one sentence each.
+        references: as many sentences; or several such lists, each a whole set of references.
+        tokenize: how BLEU finds words. chrF reads characters, TER words separated by spaces.
+        lowercase: whether case is ignored, by all three.
+    """
+    sets = check_references(hypotheses, references)
+    scores = {}
+    for name, metric in _metrics(tokenize, lowercase).items():
+        value = metric.corpus_score(list(hypotheses), sets).score
+        scores[name] = Score(value, str(metric.get_signature()))
+    return scores
+
+
+def paired_bootstrap(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    tokenize: Tokenize = "13a",
+    lowercase: bool = False,
+    num_samples: int = NUM_SAMPLES,
+) -> list[Difference]:
+    """BLEU of systems on the same sentences, and whether each differs from the first by more than luck. Koehn 2004.
+
+    Args:
+        systems: hypotheses by the name of the system; the first is what the others are compared with.
+        references, tokenize, lowercase: as in `score_translations`.
+        num_samples: how often sentences are drawn.
+    """
+    from sacrebleu.significance import PairedTest
+
+    check_counts(2, num_samples=num_samples)
+    if len(systems) < 2:
+        raise ValueError(f"systems must be two at least to be compared, got {', '.join(systems) or 'none'}")
+    for hypotheses in systems.values():
+        sets = check_references(hypotheses, references)
+    metric = _metrics(tokenize, lowercase)["bleu"]
+    test = PairedTest(
+        [(name, list(hypotheses)) for name, hypotheses in systems.items()],
+        {"BLEU": metric},
+        sets,
+        test_type="bs",
+        n_samples=num_samples,
+    )
+    _, table = test()
+    column = next(column for name, column in table.items() if name != "System")
+    results = [each for each in column if not isinstance(each, str)]
+    return [
+        Difference(name, result.score, _number(result.mean), _number(result.ci), result.p_value)
+        for name, result in zip(systems, results, strict=True)
+    ]
+
+
+def _number(value: float | None) -> float:
+    # Numbers of numpy, which are there for every system.
+    assert value is not None
+    return float(value)
+
+
+def check_references(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
+    """Sets of references, each as long as the hypotheses; one set may be given without a list around it."""
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise TypeError("hypotheses and references must be lists of sentences, got one text; split it into lines")
+    if not hypotheses:
+        raise ValueError("hypotheses must hold one sentence at least, got none")
+    if not references:
+        raise ValueError("references must hold one sentence for each hypothesis, got none")
+    if all(isinstance(reference, str) for reference in references):
+        sets = [[str(reference) for reference in references]]
+    else:
+        sets = [list(each) for each in references]
+    for each in sets:
+        if len(each) != len(hypotheses):
+            raise ValueError(
+                f"references must hold one sentence for each of the {len(hypotheses)} hypotheses, got {len(each)}; "
+                "several sets of references are a list of such lists"
+            )
+    return sets
+
+
+def check_tokenize(tokenize: str) -> None:
+    """Refuse a way to find words that is none."""
+    if tokenize not in get_args(Tokenize):
+        raise ValueError(f"tokenize must be one of {', '.join(get_args(Tokenize))}, got {tokenize!r}")
+
+
+def _metrics(tokenize: Tokenize, lowercase: bool) -> dict[str, Metric]:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    check_tokenize(tokenize)
+    return {
+        # Forced, as sacrebleu asks back where words are separated by spaces already.
+        "bleu": BLEU(tokenize=tokenize, lowercase=lowercase, force=True),
+        "chrf": CHRF(lowercase=lowercase),
+        "ter": TER(case_sensitive=not lowercase),
+    }

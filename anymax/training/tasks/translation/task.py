@@ -1,0 +1,213 @@
+"""Translation as a task: pairs to batches, the loss of target words, translations and their scores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anymax.attention import capture
+from anymax.data.batches.batches import IGNORE_INDEX
+from anymax.data.batches.pairs import PairBatch, PairBatches, gather
+from anymax.data.parallel.prepared import PreparedParallel, prepare_parallel, reopen_parallel
+from anymax.data.prepared.prepared import Announce
+from anymax.data.text.corpus import Split
+from anymax.data.units.units import Units
+from anymax.decoding import Hypotheses
+from anymax.distributed.ranks import Ranks
+from anymax.evaluation.translation import Tokenize, score_translations
+from anymax.models.language_model.building import output_rates
+from anymax.models.language_model.model import evaluating
+from anymax.models.layers import fsdp_groups, learned_alphas
+from anymax.models.translation.model import Translator
+from anymax.training.observed import Observed, Sentence
+from anymax.training.task import Step, Task
+from anymax.training.task_config import Report
+from anymax.training.tasks.translation.config import Search, TranslationConfig
+from anymax.training.tasks.translation.translating import Progress, new_model, translate
+
+# Sentences that are shown after an evaluation.
+SHOWN = 3
+# Pairs whose attention is looked at in one call.
+OBSERVED_PAIRS = 16
+
+
+def build(config: TranslationConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> TranslationTask:
+    """The task of a run in `folder`: with the units that lie there already, or with new ones of the text."""
+    with ranks.first_alone():
+        if PreparedParallel.saved_units(folder) is None:
+            prepared = prepare_parallel(config.data, progress=announce)
+        else:
+            prepared = reopen_parallel(config.data, folder, progress=announce)
+    most = config.model.max_positions
+    for split in prepared.splits:
+        prepared.check_lengths(split, most_source=most, most_target=most)
+    prepared.split("valid")
+    model = new_model(config, prepared.source_units, prepared.target_units)
+    return TranslationTask(config, prepared, model, ranks, seed=seed)
+
+
+class TranslationTask(Task):
+    """Predict every word of a translation from its source and the words before it.
+
+    Args:
+        seed: decides the order of the batches.
+    """
+
+    item = "token"
+
+    def __init__(
+        self, config: TranslationConfig, prepared: PreparedParallel, model: Translator, ranks: Ranks, *, seed: int
+    ) -> None:
+        self.config = config
+        self.prepared = prepared
+        self.model: Translator = model
+        self.ranks = ranks
+        self.seed = seed
+        self.goal = config.goal
+        self.larger_is_better = config.goal == "bleu"
+        self._shown: list[str] = []
+
+    def batches(self, split: Split) -> PairBatches:
+        return self._batches(split, self.seed, self.ranks.rank, self.ranks.world_size)
+
+    def step(self, model: nn.Module, batch: PairBatch, carry: None) -> Step:
+        loss_sum = model(*self._on_device(batch), "sum")
+        return Step(loss_sum, int((batch.target != IGNORE_INDEX).sum()))
+
+    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+        metrics = self.losses(model, split)
+        number = self.config.decoded
+        if number == 0:
+            return metrics
+        lines = self.prepared.lines(split)
+        sources, references = lines.sources[:number], lines.references[:number]
+        found = self.translate_split(split, len(sources))
+        translations = [self._target_units.text(each.best.words) for each in found]
+        self._shown = [
+            f"source {source} | translation {translation} | reference {reference}"
+            for source, translation, reference in zip(sources[:SHOWN], translations, references, strict=False)
+        ]
+        bleu = score_translations(translations, references, tokenize=self.tokenize())["bleu"]
+        return metrics | {"bleu": bleu.value}
+
+    def losses(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """The loss of every target token of a split, those before it given, without label smoothing."""
+        loss_sum = count = 0.0
+        batches = self._batches(split, None, self.ranks.rank, self.ranks.world_size)
+        with torch.no_grad(), evaluating(self.model):
+            for batch in batches:
+                is_counted = batch.target != IGNORE_INDEX
+                loss_sum += float(model(*self._on_device(batch), "sum"))
+                count += int(is_counted.sum())
+        loss_sum, count = self.ranks.sum([loss_sum, count])
+        return {"loss": loss_sum / count}
+
+    def examples(self) -> list[str]:
+        return self._shown
+
+    def translate_split(
+        self,
+        split: Split,
+        number: int | None = None,
+        *,
+        search: Search | None = None,
+        progress: Progress | None = None,
+    ) -> list[Hypotheses]:
+        """Translations of the first sentences of a split, by default greedy ones."""
+        pairs = self.prepared.split(split)
+        sources = [pairs.source(i) for i in range(len(pairs) if number is None else min(number, len(pairs)))]
+        return translate(
+            [self.model],
+            sources,
+            search or Search(beam=1, max_length=self.config.search.max_length),
+            eos=self._target_units.lexicon.eos,
+            unk=self._target_units.lexicon.unk,
+            source_eos=self.prepared.source_units.lexicon.eos,
+            progress=progress,
+        )
+
+    def tokenize(self) -> Tokenize:
+        """How BLEU finds words: lines that were written as they are read have none yet."""
+        return "none" if self._target_units.splitting == "spaces" else "13a"
+
+    @property
+    def _target_units(self) -> Units:
+        return self.prepared.target_units
+
+    def save(self, folder: Path) -> None:
+        self.prepared.save(folder)
+
+    def identity(self) -> dict[str, str]:
+        return self.prepared.identity()
+
+    def watch(self) -> dict[str, float]:
+        return learned_alphas(self.model)
+
+    def lr_factors(self) -> dict[nn.Parameter, float]:
+        return output_rates(self.config.model.output, self.model.output)
+
+    def report(self, split: Split, options: Any = None, *, announce: Announce) -> Report:
+        from anymax.training.tasks.translation.report import report_on
+
+        return report_on(self, split, options or self.config.evaluation_options, announce=announce)
+
+    def sample(self) -> str | None:
+        return "\n".join(self._shown) or None
+
+    def next_commands(self) -> list[list[str]]:
+        return [["translate"], ["analyze heads"]]
+
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        return self.model.forward_methods()
+
+    def groups(self) -> list[list[nn.Module]]:
+        return fsdp_groups(self.model)
+
+    def why_unobserved(self) -> str | None:
+        return None
+
+    def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
+        number = len(self.prepared.split(split))
+        chosen = sorted(random.Random(seed).sample(range(number), min(limit, number)))
+        for first in range(0, len(chosen), OBSERVED_PAIRS):
+            yield self._observed(split, chosen[first : first + OBSERVED_PAIRS])
+
+    @torch.no_grad()
+    def _observed(self, split: Split, chosen: list[int]) -> Observed:
+        """Where heads look in some pairs, the words of the translation before each given."""
+        pairs = self.prepared.split(split)
+        source_units, target_units = self.prepared.source_units, self._target_units
+        eos = target_units.lexicon.eos
+        widths = (int(lengths[chosen].max()) for lengths in (pairs.source_lengths, pairs.target_lengths))
+        batch = gather(pairs, chosen, *widths, eos=eos, source_eos=source_units.lexicon.eos)
+        with evaluating(self.model), capture(self.model) as weights:
+            source, source_mask, ids, _ = self._on_device(batch)
+            self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)
+        sources = [Sentence.of(source_units, pairs.source(i).tolist()) for i in chosen]
+        targets = [Sentence.of(target_units, [eos, *pairs.target(i)[:-1].tolist()]) for i in chosen]
+        return Observed(
+            {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()},
+            {"encoder": sources, "decoder": targets, "cross": targets},
+            {"encoder": sources, "decoder": targets, "cross": sources},
+        )
+
+    def _batches(self, split: Split, seed: int | None, rank: int, world_size: int) -> PairBatches:
+        return PairBatches(
+            self.prepared.split(split),
+            self.config.batching.max_tokens,
+            seed=seed,
+            eos=self._target_units.lexicon.eos,
+            source_eos=self.prepared.source_units.lexicon.eos,
+            rank=rank,
+            world_size=world_size,
+            count=self.config.batching.count,
+        )
+
+    def _on_device(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        source, mask, ids, target = (part.to(self.ranks.device, non_blocking=True) for part in batch)
+        return source, mask, ids, target
