@@ -99,3 +99,59 @@ def probabilities(score_QK, anchor_Q, v_Q, a):
     else:
         p_QK, _ = power(score_QK - anchor_Q, a)
     return tl.where(anchor_Q != anchor_Q, float("nan"), p_QK)
+
+
+@triton.jit
+def scores_of(
+    q_QE,
+    q_Q1,
+    q_stride,
+    key,
+    k_strides,
+    mask,
+    mask_strides,
+    batch,
+    head,
+    at_Q,
+    at_K,
+    scale,
+    causal_offset,
+    sizes,
+    IS_CAUSAL: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """The scores of a tile with queries as rows, whose first columns were read already."""
+    is_query_Q1, is_key_K1 = (at_Q < sizes[2])[:, None], (at_K < sizes[3])[:, None]
+    k_K1 = rows_of(key, k_strides, batch, head // (sizes[0] // sizes[1]), at_K)
+    k_KE = part(k_K1, k_strides[3], is_key_K1, 0, WIDTH, BLOCK)
+    x_QK = scale * product(
+        q_QE, q_Q1, q_stride, is_query_Q1, k_KE, k_K1, k_strides[3], is_key_K1, WIDTH, BLOCK, PRECISION
+    )
+    return where_allowed(
+        x_QK,
+        mask,
+        mask_strides,
+        batch,
+        head,
+        at_Q[:, None],
+        at_K[None, :],
+        sizes[2],
+        sizes[3],
+        causal_offset,
+        IS_CAUSAL,
+    )
+
+
+@triton.jit
+def tops_of(x_QK, sink_Q1, HAS_SINK: tl.constexpr):
+    """The maximum of each row, whether it has entries and an answer, and whether it has none for NaN or infinity."""
+    is_nan_QK = x_QK != x_QK
+    top_Q1 = tl.max(tl.where(is_nan_QK, float("-inf"), x_QK), 1, keep_dims=True)
+    is_bad_Q1 = tl.max(is_nan_QK.to(tl.int32), 1, keep_dims=True) > 0
+    if HAS_SINK:
+        top_Q1 = tl.maximum(top_Q1, tl.where(sink_Q1 != sink_Q1, float("-inf"), sink_Q1))
+        is_bad_Q1 = is_bad_Q1 | (sink_Q1 != sink_Q1)
+    is_bad_Q1 = is_bad_Q1 | (top_Q1 == float("inf"))
+    return top_Q1, (top_Q1 > float("-inf")) & (is_bad_Q1 == 0), is_bad_Q1

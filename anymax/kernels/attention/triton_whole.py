@@ -12,8 +12,9 @@ from anymax.kernels.attention.triton_tiles import (
     probabilities,
     product,
     rows_of,
+    scores_of,
     store_part,
-    where_allowed,
+    tops_of,
 )
 from anymax.kernels.entmax.triton_rows import slope, weigh
 from anymax.kernels.entmax.triton_search import (
@@ -24,19 +25,6 @@ from anymax.kernels.entmax.triton_search import (
     row_sum,
     shift_of_top,
 )
-
-
-@triton.jit
-def _top(x_QK, sink_Q1, HAS_SINK: tl.constexpr):
-    """The maximum of each row, whether it has entries and an answer, and whether it has none for NaN or infinity."""
-    is_nan_QK = x_QK != x_QK
-    top_Q1 = tl.max(tl.where(is_nan_QK, float("-inf"), x_QK), 1, keep_dims=True)
-    is_bad_Q1 = tl.max(is_nan_QK.to(tl.int32), 1, keep_dims=True) > 0
-    if HAS_SINK:
-        top_Q1 = tl.maximum(top_Q1, tl.where(sink_Q1 != sink_Q1, float("-inf"), sink_Q1))
-        is_bad_Q1 = is_bad_Q1 | (sink_Q1 != sink_Q1)
-    is_bad_Q1 = is_bad_Q1 | (top_Q1 == float("inf"))
-    return top_Q1, (top_Q1 > float("-inf")) & (is_bad_Q1 == 0), is_bad_Q1
 
 
 @triton.jit
@@ -77,31 +65,34 @@ def forward(
     at_Q = tl.program_id(0) % num_blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
     at_K = tl.arange(0, BLOCK_K)
     is_query_Q1, is_key_K1 = (at_Q < num_queries)[:, None], (at_K < num_keys)[:, None]
-    q_Q1, k_K1 = rows_of(query, q_strides, batch, head, at_Q), rows_of(key, k_strides, batch, group, at_K)
+    q_Q1 = rows_of(query, q_strides, batch, head, at_Q)
     q_QE = part(q_Q1, q_strides[3], is_query_Q1, 0, WIDTH, BLOCK_E)
-    k_KE = part(k_K1, k_strides[3], is_key_K1, 0, WIDTH, BLOCK_E)
-    x_QK = scale * product(
-        q_QE, q_Q1, q_strides[3], is_query_Q1, k_KE, k_K1, k_strides[3], is_key_K1, WIDTH, BLOCK_E, PRECISION
-    )
-    x_QK = where_allowed(
-        x_QK,
+    x_QK = scores_of(
+        q_QE,
+        q_Q1,
+        q_strides[3],
+        key,
+        k_strides,
         mask,
         mask_strides,
         batch,
         head,
-        at_Q[:, None],
-        at_K[None, :],
-        num_queries,
-        num_keys,
+        at_Q,
+        at_K,
+        scale,
         causal_offset,
+        sizes,
         IS_CAUSAL,
+        WIDTH,
+        BLOCK_E,
+        PRECISION,
     )
     a = tl.load(alpha + one) - 1
     a_Q1 = a + tl.zeros([BLOCK_Q, 1], tl.float32)
     sink_Q1 = tl.zeros([BLOCK_Q, 1], tl.float32)
     if sink is not None:
         sink_Q1 += tl.load(sink + one)
-    top_Q1, is_live_Q1, is_bad_Q1 = _top(x_QK, sink_Q1, sink is not None)
+    top_Q1, is_live_Q1, is_bad_Q1 = tops_of(x_QK, sink_Q1, sink is not None)
     known_top_Q1 = tl.where(is_live_Q1, top_Q1, 0.0)
     if a > 1:
         last_Q1, v_Q1 = last_on_chip(x_QK, sink_Q1, top_Q1, a_Q1, is_live_Q1, sink is not None)
@@ -181,24 +172,27 @@ def backward_of_queries(
     at_K = tl.arange(0, BLOCK_K)
     is_query_Q1, is_key_K1 = (at_Q < num_queries)[:, None], (at_K < num_keys)[:, None]
     row_Q1 = one.to(tl.int64) * num_queries + at_Q[:, None]
-    q_Q1, k_K1 = rows_of(query, q_strides, batch, head, at_Q), rows_of(key, k_strides, batch, group, at_K)
+    q_Q1 = rows_of(query, q_strides, batch, head, at_Q)
     q_QE = part(q_Q1, q_strides[3], is_query_Q1, 0, WIDTH, BLOCK_E)
-    k_KE = part(k_K1, k_strides[3], is_key_K1, 0, WIDTH, BLOCK_E)
-    x_QK = scale * product(
-        q_QE, q_Q1, q_strides[3], is_query_Q1, k_KE, k_K1, k_strides[3], is_key_K1, WIDTH, BLOCK_E, PRECISION
-    )
-    x_QK = where_allowed(
-        x_QK,
+    x_QK = scores_of(
+        q_QE,
+        q_Q1,
+        q_strides[3],
+        key,
+        k_strides,
         mask,
         mask_strides,
         batch,
         head,
-        at_Q[:, None],
-        at_K[None, :],
-        num_queries,
-        num_keys,
+        at_Q,
+        at_K,
+        scale,
         causal_offset,
+        sizes,
         IS_CAUSAL,
+        WIDTH,
+        BLOCK_E,
+        PRECISION,
     )
     a = tl.load(alpha + one) - 1
     a_Q1 = a + tl.zeros([BLOCK_Q, 1], tl.float32)
@@ -209,7 +203,7 @@ def backward_of_queries(
     v_Q1 = tl.zeros([BLOCK_Q, 1], tl.float32)
     if a > 1:
         # Lambda is not exact enough.
-        top_Q1, is_live_Q1, _ = _top(x_QK, sink_Q1, sink is not None)
+        top_Q1, is_live_Q1, _ = tops_of(x_QK, sink_Q1, sink is not None)
         last_Q1, v_Q1 = last_on_chip(x_QK, sink_Q1, top_Q1, a_Q1, is_live_Q1, sink is not None)
         anchor_Q1 = tl.where(is_live_Q1, last_Q1, anchor_Q1)
     tl.store(anchor + row_Q1, anchor_Q1, mask=is_query_Q1)
@@ -253,6 +247,7 @@ def backward_of_queries(
         by_sink_Q1 = tl.where(is_query_Q1 & (sink_s_Q1 != 0), -sink_s_Q1 * (from_Q1 + mean_Q1), 0.0)
         tl.store(by_sink + tl.program_id(0), tl.sum(by_sink_Q1))
     by_x_QK = (s_QK * centred_QK).to(key.dtype.element_ty)
+    k_K1 = rows_of(key, k_strides, batch, group, at_K)
     for start in tl.static_range(0, WIDTH, BLOCK_E):
         k_KE = part(k_K1, k_strides[3], is_key_K1, start, WIDTH, BLOCK_E)
         by_query_QE = scale * tl.dot(by_x_QK, k_KE, input_precision=PRECISION)
