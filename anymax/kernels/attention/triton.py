@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from anymax.kernels.attention import triton_keys, triton_whole
+from anymax.kernels.attention import triton_keys, triton_stream, triton_whole
 from anymax.kernels.attention.protocol import Choice, Gathered, Gradients
 from anymax.kernels.dropout.reference import scale as scale_of_kept
 from anymax.kernels.dropout.reference import threshold
@@ -43,33 +43,60 @@ def longest_on_chip(dtype: torch.dtype) -> int:
 def blocks_of_rows(num_keys: int, widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
     """For kernels that hold whole rows."""
     keys = max(16, triton.next_power_of_2(num_keys))
-    columns = 32 if dtype == torch.float32 else 64
-    of_queries, of_values = (min(columns, max(16, triton.next_power_of_2(width))) for width in widths)
-    return Blocks(16 if keys > 128 or dtype == torch.float32 else 32, keys, of_queries, of_values, 4)
+    queries = 16 if keys > 128 or dtype == torch.float32 else 32
+    return Blocks(queries, keys, *_columns(widths, dtype), 8 if keys >= 128 else 4)
 
 
-def blocks_of_tiles(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
-    """For kernels that walk through queries or keys."""
-    side, columns = (32, 32) if dtype == torch.float32 else (64, 64)
-    of_queries, of_values = (min(columns, max(16, triton.next_power_of_2(width))) for width in widths)
-    return Blocks(32, side, of_queries, of_values, 4)
+def blocks_of_stream(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
+    """For kernels in which queries walk through keys."""
+    return Blocks(64 if dtype != torch.float32 else 32, keys_of_stream(dtype), *_columns(widths, dtype), 8)
+
+
+def blocks_of_keys(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
+    """For the kernel in which keys walk through queries."""
+    return Blocks(32, keys_of_stream(dtype), *_columns(widths, dtype), 4)
+
+
+def keys_of_stream(dtype: torch.dtype) -> int:
+    """The same for both, as one skips the tiles in which the other found nothing."""
+    return 32 if dtype == torch.float32 else 64
+
+
+def _columns(widths: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
+    most = 32 if dtype == torch.float32 else 64
+    of_keys, of_values = (min(most, max(16, triton.next_power_of_2(width))) for width in widths)
+    return of_keys, of_values
 
 
 def forward(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choice, *, keeps_lists: bool) -> Gathered:
-    """The values gathered for each query; the backward computes scores again, so nothing is listed."""
+    """The values gathered for each query, and where many keys are read, which tiles of them are attended to."""
     shape_BHQ = query_BHQE.shape[:3]
     out_BHQF = value_BGKF.new_zeros(*shape_BHQ, value_BGKF.shape[-1])
     shift_BHQ = choice.alpha_BH.new_full(shape_BHQ, torch.inf)
-    lists = torch.empty(0, dtype=torch.uint8, device=query_BHQE.device)
-    gathered = Gathered(out_BHQF, shift_BHQ, lists)
-    if 0 in (*shape_BHQ, *value_BGKF.shape) and (choice.sink_BH is None or 0 in shape_BHQ):
-        return gathered
+    nothing = torch.empty(0, dtype=torch.uint8, device=query_BHQE.device)
+    if 0 in shape_BHQ or (key_BGKE.shape[2] == 0 and choice.sink_BH is None):
+        return Gathered(out_BHQF, shift_BHQ, nothing)
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
-    blocks = blocks_of_rows(key_BGKE.shape[2], job.widths, query_BHQE.dtype)
-    grid = (choice.alpha_BH.numel() * triton.cdiv(query_BHQE.shape[2], blocks.queries),)
     with on_device_of(query_BHQE):
-        triton_whole.forward[grid](*job.arguments, out_BHQF, shift_BHQ, **job.constants, **blocks.options())
-    return gathered
+        if job.is_whole:
+            blocks = blocks_of_rows(job.num_keys, job.widths, query_BHQE.dtype)
+            triton_whole.forward[(job.num_programs(blocks),)](
+                *job.arguments, out_BHQF, shift_BHQ, **job.constants, **blocks.options()
+            )
+            return Gathered(out_BHQF, shift_BHQ, nothing)
+        blocks = blocks_of_stream(job.widths, query_BHQE.dtype)
+        chosen = job.tiles(blocks, torch.uint8) if keeps_lists else None
+        triton_stream.forward[(job.num_programs(blocks),)](
+            *job.arguments,
+            out_BHQF,
+            shift_BHQ,
+            job.tiles(blocks, torch.int32),
+            chosen,
+            visited["forward"],
+            **job.constants,
+            **blocks.options(),
+        )
+    return Gathered(out_BHQF, shift_BHQ, nothing if chosen is None else chosen.flatten())
 
 
 def backward(
@@ -84,40 +111,58 @@ def backward(
 ) -> Gradients:
     """Gradients by queries, keys, values, alpha and sink."""
     by_query, by_key, by_value = (like.new_zeros(like.shape) for like in (query_BHQE, key_BGKE, value_BGKF))
-    gradients = Gradients(
-        by_query, by_key, by_value, torch.zeros_like(choice.alpha_BH), torch.zeros_like(choice.alpha_BH)
-    )
-    if 0 in (*query_BHQE.shape, *key_BGKE.shape, *value_BGKF.shape):
-        return gradients
+    zeros_BH = torch.zeros_like(choice.alpha_BH)
+    if 0 in (*query_BHQE.shape[:3], key_BGKE.shape[2]):
+        return Gradients(by_query, by_key, by_value, zeros_BH, zeros_BH.clone())
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
-    grad_BHQF = grad_BHQF.to(query_BHQE.dtype)
-    blocks = blocks_of_rows(key_BGKE.shape[2], job.widths, query_BHQE.dtype)
-    num_blocks = triton.cdiv(query_BHQE.shape[2], blocks.queries)
-    num_heads = choice.alpha_BH.numel()
+    dtype = query_BHQE.dtype
+    blocks = (
+        blocks_of_rows(job.num_keys, job.widths, dtype) if job.is_whole else blocks_of_stream(job.widths, dtype)
+    )
+    grad_BHQF = grad_BHQF.to(dtype)
     # The score or lambda that each row is counted from, the probability of its last entry, its mean gradient.
     of_rows = choice.alpha_BH.new_empty(3, *query_BHQE.shape[:3])
-    by_alpha = choice.alpha_BH.new_empty(*choice.alpha_BH.shape, num_blocks) if wants_alpha else None
-    by_sink = None if choice.sink_BH is None else choice.alpha_BH.new_empty(*choice.alpha_BH.shape, num_blocks)
+    num_blocks = job.num_programs(blocks) // zeros_BH.numel()
+    by_alpha = zeros_BH.new_empty(*zeros_BH.shape, num_blocks) if wants_alpha else None
+    by_sink = None if choice.sink_BH is None else zeros_BH.new_empty(*zeros_BH.shape, num_blocks)
+    arguments = (*job.arguments, grad_BHQF, grad_BHQF.stride())
+    of_queries = (gathered.shift_BHQ, by_query, *of_rows, by_alpha, by_sink)
+    options = {**job.constants, **blocks.options()}
+    chosen = None
     with on_device_of(query_BHQE):
-        triton_whole.backward_of_queries[(num_heads * num_blocks,)](
-            *job.arguments,
-            grad_BHQF,
-            grad_BHQF.stride(),
-            gathered.shift_BHQ.contiguous(),
-            by_query,
+        if job.is_whole:
+            triton_whole.backward_of_queries[(job.num_programs(blocks),)](*arguments, *of_queries, **options)
+        else:
+            is_known = gathered.lists.numel() > 0
+            chosen = gathered.lists if is_known else job.tiles(blocks, torch.uint8)
+            lists = (job.tiles(blocks, torch.int32), chosen, visited["queries"])
+            triton_stream.backward_of_queries[(job.num_programs(blocks),)](
+                *arguments, *of_queries, *lists, KNOWS_CHOSEN=is_known, **options
+            )
+        of_keys = blocks_of_keys(job.widths, dtype)
+        chunks = max(triton.cdiv(job.widths[0], of_keys.columns), triton.cdiv(job.widths[1], of_keys.value_columns))
+        triton_keys.backward_of_keys[(job.num_groups * triton.cdiv(job.num_keys, of_keys.keys), chunks)](
+            *arguments,
             *of_rows,
-            by_alpha,
-            by_sink,
+            chosen,
+            by_key,
+            by_value,
+            visited["keys"],
+            CHOSEN_Q=blocks.queries,
             **job.constants,
-            **blocks.options(),
+            **of_keys.options(),
         )
-        tiles = blocks_of_tiles(job.widths, query_BHQE.dtype)
-        _backward_of_keys(job, tiles, grad_BHQF, of_rows, None, by_key, by_value, None)
-    if by_alpha is not None:
-        gradients.alpha_BH.copy_(by_alpha.sum(-1))
-    if by_sink is not None:
-        gradients.sink_BH.copy_(by_sink.sum(-1))
-    return gradients
+    return Gradients(
+        by_query,
+        by_key,
+        by_value,
+        zeros_BH if by_alpha is None else by_alpha.sum(-1),
+        zeros_BH.clone() if by_sink is None else by_sink.sum(-1),
+    )
+
+
+# For tests: tensors in which each program of the streaming kernels counts the tiles that it visits.
+visited: dict[str, Tensor | None] = {"forward": None, "queries": None, "keys": None}
 
 
 class _Job(NamedTuple):
@@ -126,18 +171,29 @@ class _Job(NamedTuple):
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     widths: tuple[int, int]
+    num_heads: int
     num_groups: int
+    num_queries: int
     num_keys: int
+    is_whole: bool
+
+    def num_programs(self, blocks: Blocks) -> int:
+        """One for each block of queries."""
+        return self.num_heads * triton.cdiv(self.num_queries, blocks.queries)
+
+    def tiles(self, blocks: Blocks, dtype: torch.dtype) -> Tensor:
+        """A zero for each tile of scores."""
+        shape = (self.num_programs(blocks), triton.cdiv(self.num_keys, blocks.keys))
+        return torch.zeros(shape, dtype=dtype, device=self.arguments[0].device)
 
 
 def _job(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choice) -> _Job:
     batch, heads, num_queries, width = query_BHQE.shape
     groups, num_keys = key_BGKE.shape[1:3]
     assert choice.alpha_BH.is_contiguous() and choice.alpha_BH.dtype == torch.float32
-    mask, mask_strides = choice.mask, (0, 0, 0, 0)
+    mask = choice.mask
     if mask is not None:
         mask = mask.expand(batch, heads, num_queries, num_keys)
-        mask_strides = mask.stride()
         # Bytes can be loaded, booleans are bits to Triton.
         mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
         mask = mask.float() if mask.dtype == torch.float64 else mask
@@ -150,7 +206,7 @@ def _job(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choic
         value_BGKF.stride(),
         choice.alpha_BH,
         mask,
-        mask_strides if mask is None else mask.stride(),
+        (0, 0, 0, 0) if mask is None else mask.stride(),
         None if choice.sink_BH is None else choice.sink_BH.contiguous(),
         choice.seed,
         float(choice.scale),
@@ -167,29 +223,5 @@ def _job(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choic
         # Three products of TensorFloat-32 are as exact as one of float32; AMD's have float32.
         "PRECISION": "ieee" if torch.version.hip else "tf32x3",
     }
-    return _Job(arguments, constants, widths, batch * groups, num_keys)
-
-
-def _backward_of_keys(
-    job: _Job,
-    blocks: Blocks,
-    grad_BHQF: Tensor,
-    of_rows: Tensor,
-    is_chosen: Tensor | None,
-    by_key: Tensor,
-    by_value: Tensor,
-    visits: Tensor | None,
-) -> None:
-    chunks = max(triton.cdiv(job.widths[0], blocks.columns), triton.cdiv(job.widths[1], blocks.value_columns))
-    triton_keys.backward_of_keys[(job.num_groups * triton.cdiv(job.num_keys, blocks.keys), chunks)](
-        *job.arguments,
-        grad_BHQF,
-        grad_BHQF.stride(),
-        *of_rows,
-        is_chosen,
-        by_key,
-        by_value,
-        visits,
-        **job.constants,
-        **blocks.options(),
-    )
+    is_whole = num_keys <= longest_on_chip(query_BHQE.dtype)
+    return _Job(arguments, constants, widths, batch * heads, batch * groups, num_queries, num_keys, is_whole)
