@@ -14,8 +14,11 @@ from anymax.kernels.entmax.triton import on_device_of
 from anymax.kernels.entmax.triton import why_unsupported as why_unsupported
 
 
+_IS_AMD = torch.version.hip is not None
+
+
 class Blocks(NamedTuple):
-    """How many queries, keys and columns of a head a tile has, and how many warps compute it."""
+    """How many queries, keys and columns of a head a tile has, and how many warps of NVIDIA's compute it."""
 
     queries: int
     keys: int
@@ -23,14 +26,14 @@ class Blocks(NamedTuple):
     value_columns: int
     warps: int
 
-    def options(self) -> dict[str, int]:
-        """As the kernels name them."""
+    def options(self, *, is_amd: bool) -> dict[str, int]:
+        """As the kernels name them. A warp of AMD's has twice as many lanes, and the registers are fewer by thread."""
         return {
             "BLOCK_Q": self.queries,
             "BLOCK_K": self.keys,
             "BLOCK_E": self.columns,
             "BLOCK_F": self.value_columns,
-            "num_warps": self.warps,
+            "num_warps": 4 if is_amd else self.warps,
             "num_stages": 1,
         }
 
@@ -47,19 +50,9 @@ def blocks_of_rows(num_keys: int, widths: tuple[int, int], dtype: torch.dtype) -
     return Blocks(queries, keys, *_columns(widths, dtype), 8 if keys >= 128 else 4)
 
 
-def blocks_of_stream(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
-    """For kernels in which queries walk through keys."""
-    return Blocks(64 if dtype != torch.float32 else 32, keys_of_stream(dtype), *_columns(widths, dtype), 8)
-
-
-def blocks_of_keys(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
-    """For the kernel in which keys walk through queries."""
-    return Blocks(32, keys_of_stream(dtype), *_columns(widths, dtype), 4)
-
-
-def keys_of_stream(dtype: torch.dtype) -> int:
-    """The same for both, as one skips the tiles in which the other found nothing."""
-    return 32 if dtype == torch.float32 else 64
+def blocks_of_tiles(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
+    """For kernels that walk through keys or queries: the same, as one skips the tiles where the other found nothing."""
+    return Blocks(32, 32 if dtype == torch.float32 else 64, *_columns(widths, dtype), 4)
 
 
 def _columns(widths: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
@@ -81,10 +74,10 @@ def forward(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Ch
         if job.is_whole:
             blocks = blocks_of_rows(job.num_keys, job.widths, query_BHQE.dtype)
             triton_whole.forward[(job.num_programs(blocks),)](
-                *job.arguments, out_BHQF, shift_BHQ, **job.constants, **blocks.options()
+                *job.arguments, out_BHQF, shift_BHQ, **job.constants, **blocks.options(is_amd=_IS_AMD)
             )
             return Gathered(out_BHQF, shift_BHQ, nothing)
-        blocks = blocks_of_stream(job.widths, query_BHQE.dtype)
+        blocks = blocks_of_tiles(job.widths, query_BHQE.dtype)
         chosen = job.tiles(blocks, torch.uint8) if keeps_lists else None
         triton_stream.forward[(job.num_programs(blocks),)](
             *job.arguments,
@@ -94,7 +87,7 @@ def forward(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Ch
             chosen,
             visited["forward"],
             **job.constants,
-            **blocks.options(),
+            **blocks.options(is_amd=_IS_AMD),
         )
     return Gathered(out_BHQF, shift_BHQ, nothing if chosen is None else chosen.flatten())
 
@@ -117,7 +110,7 @@ def backward(
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
     dtype = query_BHQE.dtype
     blocks = (
-        blocks_of_rows(job.num_keys, job.widths, dtype) if job.is_whole else blocks_of_stream(job.widths, dtype)
+        blocks_of_rows(job.num_keys, job.widths, dtype) if job.is_whole else blocks_of_tiles(job.widths, dtype)
     )
     grad_BHQF = grad_BHQF.to(dtype)
     # The score or lambda that each row is counted from, the probability of its last entry, its mean gradient.
@@ -127,7 +120,7 @@ def backward(
     by_sink = None if choice.sink_BH is None else zeros_BH.new_empty(*zeros_BH.shape, num_blocks)
     arguments = (*job.arguments, grad_BHQF, grad_BHQF.stride())
     of_queries = (gathered.shift_BHQ, by_query, *of_rows, by_alpha, by_sink)
-    options = {**job.constants, **blocks.options()}
+    options = {**job.constants, **blocks.options(is_amd=_IS_AMD)}
     chosen = None
     with on_device_of(query_BHQE):
         if job.is_whole:
@@ -139,7 +132,7 @@ def backward(
             triton_stream.backward_of_queries[(job.num_programs(blocks),)](
                 *arguments, *of_queries, *lists, KNOWS_CHOSEN=is_known, **options
             )
-        of_keys = blocks_of_keys(job.widths, dtype)
+        of_keys = blocks_of_tiles(job.widths, dtype)
         chunks = max(triton.cdiv(job.widths[0], of_keys.columns), triton.cdiv(job.widths[1], of_keys.value_columns))
         triton_keys.backward_of_keys[(job.num_groups * triton.cdiv(job.num_keys, of_keys.keys), chunks)](
             *arguments,
@@ -148,9 +141,8 @@ def backward(
             by_key,
             by_value,
             visited["keys"],
-            CHOSEN_Q=blocks.queries,
             **job.constants,
-            **of_keys.options(),
+            **of_keys.options(is_amd=_IS_AMD),
         )
     return Gradients(
         by_query,
@@ -161,7 +153,7 @@ def backward(
     )
 
 
-# For tests: tensors in which each program of the streaming kernels counts the tiles that it visits.
+# Tests put tensors here, in which each program of a streaming kernel counts the tiles that it visits.
 visited: dict[str, Tensor | None] = {"forward": None, "queries": None, "keys": None}
 
 
@@ -221,7 +213,7 @@ def _job(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choic
         "WIDTH": width,
         "VALUE_WIDTH": widths[1],
         # Three products of TensorFloat-32 are as exact as one of float32; AMD's have float32.
-        "PRECISION": "ieee" if torch.version.hip else "tf32x3",
+        "PRECISION": "ieee" if _IS_AMD else "tf32x3",
     }
     is_whole = num_keys <= longest_on_chip(query_BHQE.dtype)
     return _Job(arguments, constants, widths, batch * heads, batch * groups, num_queries, num_keys, is_whole)

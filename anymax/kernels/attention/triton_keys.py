@@ -45,7 +45,6 @@ def backward_of_keys(
     by_key,
     by_value,
     visits,
-    CHOSEN_Q: tl.constexpr,
     IS_CAUSAL: tl.constexpr,
     WIDTH: tl.constexpr,
     VALUE_WIDTH: tl.constexpr,
@@ -59,7 +58,6 @@ def backward_of_keys(
 
     Args:
         is_chosen: None, or a byte for each tile of a head, zero where all its probabilities are.
-        CHOSEN_Q: how many queries such a tile has, a multiple of those that are read at once.
         visits: None, or where the tiles that a program visited are counted.
     """
     heads, groups, num_queries, num_keys = sizes
@@ -86,7 +84,7 @@ def backward_of_keys(
         for start in range(first, num_queries, BLOCK_Q):
             is_wanted = True
             if is_chosen is not None:
-                tile = (of_head.to(tl.int64) * tl.cdiv(num_queries, CHOSEN_Q) + start // CHOSEN_Q) * num_blocks + block
+                tile = (of_head.to(tl.int64) * tl.cdiv(num_queries, BLOCK_Q) + start // BLOCK_Q) * num_blocks + block
                 is_wanted = tl.load(is_chosen + tile) != 0
             if is_wanted:
                 num_visited += 1
