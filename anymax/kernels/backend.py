@@ -92,8 +92,8 @@ def use_backend(name: str) -> Iterator[None]:
     along.
 
     Args:
-        name: "native" (C++ on the CPU), "triton" (GPUs), "reference" (torch, every device) or a backend that was registered. A named
-            backend never falls back: where it cannot run, the call raises.
+        name: "native" (C++ on the CPU), "triton" (GPUs), "reference" (torch, every device) or a backend that was
+            registered. A named backend never falls back: where it cannot run, the call raises.
     """
     if name not in _backends:
         raise ValueError(f"backend must be one of {', '.join(_backends)}, got {name!r}")

@@ -13,7 +13,6 @@ from anymax.kernels.dropout.reference import threshold
 from anymax.kernels.entmax.triton import on_device_of
 from anymax.kernels.entmax.triton import why_unsupported as why_unsupported
 
-
 _IS_AMD = torch.version.hip is not None
 
 
@@ -27,15 +26,11 @@ class Blocks(NamedTuple):
     warps: int
 
     def options(self, *, is_amd: bool) -> dict[str, int]:
-        """As the kernels name them. A warp of AMD's has twice as many lanes, and the registers are fewer by thread."""
-        return {
-            "BLOCK_Q": self.queries,
-            "BLOCK_K": self.keys,
-            "BLOCK_E": self.columns,
-            "BLOCK_F": self.value_columns,
-            "num_warps": 4 if is_amd else self.warps,
-            "num_stages": 1,
-        }
+        """As the kernels name them. A warp of AMD's has twice as many lanes."""
+        names = ("BLOCK_Q", "BLOCK_K", "BLOCK_E", "BLOCK_F")
+        options = dict(zip(names, self[:4], strict=True)) | {"num_stages": 1}
+        # Left to itself, NVIDIA's assembler moves numbers to memory so that more programs run beside each other.
+        return options | ({"num_warps": 4} if is_amd else {"num_warps": self.warps, "maxnreg": 255})
 
 
 def longest_on_chip(dtype: torch.dtype) -> int:
@@ -43,16 +38,26 @@ def longest_on_chip(dtype: torch.dtype) -> int:
     return 128 if dtype == torch.float32 else 256
 
 
-def blocks_of_rows(num_keys: int, widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
-    """For kernels that hold whole rows."""
+def blocks_of_rows(num_keys: int, widths: tuple[int, int], dtype: torch.dtype, *, is_amd: bool) -> Blocks:
+    """For kernels that hold whole rows: as many as leave all numbers in registers, or nearly."""
     keys = max(16, triton.next_power_of_2(num_keys))
-    queries = 16 if keys > 128 or dtype == torch.float32 else 32
+    queries = 16 if dtype == torch.float32 or keys > (64 if is_amd else 128) else 32
     return Blocks(queries, keys, *_columns(widths, dtype), 8 if keys >= 128 else 4)
 
 
 def blocks_of_tiles(widths: tuple[int, int], dtype: torch.dtype) -> Blocks:
     """For kernels that walk through keys or queries: the same, as one skips the tiles where the other found nothing."""
-    return Blocks(32, 32 if dtype == torch.float32 else 64, *_columns(widths, dtype), 4)
+    return Blocks(32, 32 if dtype == torch.float32 else 64, *_columns(widths, dtype), 8)
+
+
+def of_keys(tiles: Blocks) -> Blocks:
+    """The same tiles for keys that walk through queries, whose sums are wider than a row."""
+    return tiles._replace(warps=4)
+
+
+def precision(*, is_amd: bool) -> str:
+    """How float32 is multiplied: three products of TensorFloat-32 are as exact as one of float32, which AMD's have."""
+    return "ieee" if is_amd else "tf32x3"
 
 
 def _columns(widths: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
@@ -64,15 +69,15 @@ def _columns(widths: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
 def forward(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choice, *, keeps_lists: bool) -> Gathered:
     """The values gathered for each query, and where many keys are read, which tiles of them are attended to."""
     shape_BHQ = query_BHQE.shape[:3]
-    out_BHQF = value_BGKF.new_zeros(*shape_BHQ, value_BGKF.shape[-1])
-    shift_BHQ = choice.alpha_BH.new_full(shape_BHQ, torch.inf)
+    out_BHQF = value_BGKF.new_empty(*shape_BHQ, value_BGKF.shape[-1])
+    shift_BHQ = choice.alpha_BH.new_empty(shape_BHQ)
     nothing = torch.empty(0, dtype=torch.uint8, device=query_BHQE.device)
-    if 0 in shape_BHQ or (key_BGKE.shape[2] == 0 and choice.sink_BH is None):
+    if 0 in shape_BHQ:
         return Gathered(out_BHQF, shift_BHQ, nothing)
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
     with on_device_of(query_BHQE):
         if job.is_whole:
-            blocks = blocks_of_rows(job.num_keys, job.widths, query_BHQE.dtype)
+            blocks = blocks_of_rows(job.num_keys, job.widths, query_BHQE.dtype, is_amd=_IS_AMD)
             triton_whole.forward[(job.num_programs(blocks),)](
                 *job.arguments, out_BHQF, shift_BHQ, **job.constants, **blocks.options(is_amd=_IS_AMD)
             )
@@ -103,15 +108,14 @@ def backward(
     wants_alpha: bool,
 ) -> Gradients:
     """Gradients by queries, keys, values, alpha and sink."""
-    by_query, by_key, by_value = (like.new_zeros(like.shape) for like in (query_BHQE, key_BGKE, value_BGKF))
+    by_query, by_key, by_value = (like.new_empty(like.shape) for like in (query_BHQE, key_BGKE, value_BGKF))
     zeros_BH = torch.zeros_like(choice.alpha_BH)
     if 0 in (*query_BHQE.shape[:3], key_BGKE.shape[2]):
-        return Gradients(by_query, by_key, by_value, zeros_BH, zeros_BH.clone())
+        return Gradients(by_query.zero_(), by_key.zero_(), by_value.zero_(), zeros_BH, zeros_BH.clone())
     job = _job(query_BHQE, key_BGKE, value_BGKF, choice)
     dtype = query_BHQE.dtype
-    blocks = (
-        blocks_of_rows(job.num_keys, job.widths, dtype) if job.is_whole else blocks_of_tiles(job.widths, dtype)
-    )
+    tiles = blocks_of_tiles(job.widths, dtype)
+    blocks = blocks_of_rows(job.num_keys, job.widths, dtype, is_amd=_IS_AMD) if job.is_whole else tiles
     grad_BHQF = grad_BHQF.to(dtype)
     # The score or lambda that each row is counted from, the probability of its last entry, its mean gradient.
     of_rows = choice.alpha_BH.new_empty(3, *query_BHQE.shape[:3])
@@ -132,9 +136,8 @@ def backward(
             triton_stream.backward_of_queries[(job.num_programs(blocks),)](
                 *arguments, *of_queries, *lists, KNOWS_CHOSEN=is_known, **options
             )
-        of_keys = blocks_of_tiles(job.widths, dtype)
-        chunks = max(triton.cdiv(job.widths[0], of_keys.columns), triton.cdiv(job.widths[1], of_keys.value_columns))
-        triton_keys.backward_of_keys[(job.num_groups * triton.cdiv(job.num_keys, of_keys.keys), chunks)](
+        chunks = max(1, triton.cdiv(job.widths[0], tiles.columns), triton.cdiv(job.widths[1], tiles.value_columns))
+        triton_keys.backward_of_keys[(job.num_groups * triton.cdiv(job.num_keys, tiles.keys), chunks)](
             *arguments,
             *of_rows,
             chosen,
@@ -142,7 +145,7 @@ def backward(
             by_value,
             visited["keys"],
             **job.constants,
-            **of_keys.options(is_amd=_IS_AMD),
+            **of_keys(tiles).options(is_amd=_IS_AMD),
         )
     return Gradients(
         by_query,
@@ -212,8 +215,7 @@ def _job(query_BHQE: Tensor, key_BGKE: Tensor, value_BGKF: Tensor, choice: Choic
         "IS_CAUSAL": choice.causal_offset is not None,
         "WIDTH": width,
         "VALUE_WIDTH": widths[1],
-        # Three products of TensorFloat-32 are as exact as one of float32; AMD's have float32.
-        "PRECISION": "ieee" if _IS_AMD else "tf32x3",
+        "PRECISION": precision(is_amd=_IS_AMD),
     }
     is_whole = num_keys <= longest_on_chip(query_BHQE.dtype)
     return _Job(arguments, constants, widths, batch * heads, batch * groups, num_queries, num_keys, is_whole)

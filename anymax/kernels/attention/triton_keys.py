@@ -77,7 +77,7 @@ def backward_of_keys(
     if IS_CAUSAL:
         first = tl.maximum(block * BLOCK_K - causal_offset, 0) // BLOCK_Q * BLOCK_Q
     num_visited = 0
-    for number in range(0, heads // groups):
+    for number in range(heads // groups):
         head = group * (heads // groups) + number
         of_head = batch * heads + head
         a = tl.load(alpha + of_head) - 1
@@ -94,7 +94,17 @@ def backward_of_keys(
                 g_Q1 = rows_of(grad, grad_strides, batch, head, at_Q)
                 q_QE = part(q_Q1, q_strides[3], is_query_Q1, 0, WIDTH, BLOCK_E)
                 x_KQ = scale * product(
-                    k_KE, k_K1, k_strides[3], is_key_K1, q_QE, q_Q1, q_strides[3], is_query_Q1, WIDTH, BLOCK_E, PRECISION
+                    k_KE,
+                    k_K1,
+                    k_strides[3],
+                    is_key_K1,
+                    q_QE,
+                    q_Q1,
+                    q_strides[3],
+                    is_query_Q1,
+                    WIDTH,
+                    BLOCK_E,
+                    PRECISION,
                 )
                 x_KQ = where_allowed(
                     x_KQ,
@@ -140,7 +150,7 @@ def backward_of_keys(
                     g_QF = part(g_Q1, grad_strides[3], is_query_Q1, start_F, VALUE_WIDTH, BLOCK_F)
                 by_key_KE = tl.dot(by_x_KQ, q_QE, by_key_KE, input_precision=PRECISION)
                 by_value_KF = tl.dot(p_KQ.to(grad.dtype.element_ty), g_QF, by_value_KF, input_precision=PRECISION)
-    row_K1 = (one.to(tl.int64) * num_keys + at_K[:, None])
+    row_K1 = one.to(tl.int64) * num_keys + at_K[:, None]
     store_part(by_key + row_K1 * WIDTH, 1, is_key_K1, start_E, scale * by_key_KE, WIDTH, BLOCK_E)
     store_part(by_value + row_K1 * VALUE_WIDTH, 1, is_key_K1, start_F, by_value_KF, VALUE_WIDTH, BLOCK_F)
     if visits is not None:

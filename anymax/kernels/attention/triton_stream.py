@@ -1,8 +1,8 @@
 """Attention to many keys: the scores of a block of queries are computed tile by tile, in every pass again.
 
 The first pass finds the maximum of each row and lists the tiles that may hold an entry with a probability: above alpha
-1 those that reach within 1 / (alpha - 1) of the largest score so far. That grows, so no tile is missed. The passes of the
-search walk through the list, and the last one marks the tiles in which a probability is not zero. Gradients walk
+1 those that reach within 1 / (alpha - 1) of the largest score so far. That grows, so no tile is missed. The passes of
+the search walk through the list, and the last one marks the tiles in which a probability is not zero. Gradients walk
 through those alone. Shapes as in `protocol.py`; Q queries and K keys of a tile, 1 for one number per row.
 """
 
@@ -67,7 +67,7 @@ def _list_tiles(
     if HAS_SINK:
         top_Q1 = tl.where(is_bad_Q1, top_Q1, sink_Q1)
     count = 0
-    for tile in range(0, num_tiles):
+    for tile in range(num_tiles):
         x_QK = scores_of(
             q_QE,
             q_Q1,
@@ -141,7 +141,7 @@ def _lambda_of(
         sum_Q1, slope_Q1 = 0 * a_Q1, 0 * a_Q1
         if HAS_SINK:
             sum_Q1, slope_Q1 = parts_of_sums(sink_Q1 - top_Q1 - lambda_Q1, a_Q1)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -209,7 +209,7 @@ def _last_of(
         sum_Q1 = 0 * a_Q1
         if HAS_SINK:
             sum_Q1 += above_edge(sink_Q1, edge_Q1, a_Q1)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -238,7 +238,7 @@ def _last_of(
     last_Q1 = tl.full(a_Q1.shape, float("inf"), tl.float32)
     if HAS_SINK:
         last_Q1 = tl.where(sink_Q1 >= high_Q1, sink_Q1, last_Q1)
-    for number in range(0, count):
+    for number in range(count):
         tile = tl.load(listed + number)
         x_QK = scores_of(
             q_QE,
@@ -272,7 +272,7 @@ def _last_of(
         sum_Q1 = 0 * a_Q1
         if HAS_SINK:
             sum_Q1 += from_last(sink_Q1, last_Q1, middle_Q1, a_Q1)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -455,7 +455,7 @@ def forward(
         if sink is not None:
             sum_Q1 += probabilities(sink_Q1, anchor_Q1, v_Q1, a)
         out_QF = tl.zeros([BLOCK_Q, BLOCK_F], tl.float32)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -638,7 +638,7 @@ def backward_of_queries(
         total_Q1 += sink_s_Q1
         heaviest_Q1 = tl.where(sink_s_Q1 == sink_s_Q1, sink_s_Q1, 0.0)
     count = 0
-    for tile in range(0, num_tiles):
+    for tile in range(num_tiles):
         is_wanted = True
         if KNOWS_CHOSEN:
             is_wanted = tl.load(chosen + mine + tile) != 0
@@ -704,7 +704,7 @@ def backward_of_queries(
         inner_Q1 = 0 * a_Q1
         if sink is not None:
             inner_Q1 -= tl.where(sink_s_Q1 != 0, sink_s_Q1 * from_Q1, 0.0)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -750,7 +750,7 @@ def backward_of_queries(
             by_alpha_Q1 -= tl.where(sink_s_Q1 != 0, sink_slope_Q1 * (from_Q1 + mean_Q1), 0.0)
     for start in tl.static_range(0, WIDTH, BLOCK_E):
         by_query_QE = tl.zeros([BLOCK_Q, BLOCK_E], tl.float32)
-        for number in range(0, count):
+        for number in range(count):
             tile = tl.load(listed + number)
             x_QK = scores_of(
                 q_QE,
@@ -783,12 +783,9 @@ def backward_of_queries(
             if seed is not None:
                 by_p_QK *= kept(seed, row_Q1, at_K[None, :], threshold, kept_scale)
             centred_QK = tl.where(s_QK != 0, by_p_QK - from_Q1 - mean_Q1, 0.0)
-            if by_alpha is not None:
-                if start == 0:
-                    by_alpha_Q1 += row_sum(slope(p_QK, s_QK, log_QK, a_Q1) * centred_QK)
-            k_KE = part(
-                rows_of(key, k_strides, batch, group, at_K), k_strides[3], is_key_K1, start, WIDTH, BLOCK_E
-            )
+            if by_alpha is not None and start == 0:
+                by_alpha_Q1 += row_sum(slope(p_QK, s_QK, log_QK, a_Q1) * centred_QK)
+            k_KE = part(rows_of(key, k_strides, batch, group, at_K), k_strides[3], is_key_K1, start, WIDTH, BLOCK_E)
             by_x_QK = (s_QK * centred_QK).to(key.dtype.element_ty)
             by_query_QE = tl.dot(by_x_QK, k_KE, by_query_QE, input_precision=PRECISION)
         store_part(by_query + row_Q1 * WIDTH, 1, is_query_Q1, start, scale * by_query_QE, WIDTH, BLOCK_E)

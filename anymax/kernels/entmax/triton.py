@@ -15,7 +15,8 @@ from anymax.kernels.entmax.reference import add_products as add_products
 
 # Rows of more entries than this are read from memory in every pass.
 LONGEST_ON_CHIP = 8192
-_PART = 4096
+# As many at once.
+PART = 4096
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -114,7 +115,7 @@ def _forward(
     )
     with on_device_of(scores_RN):
         if n > LONGEST_ON_CHIP:
-            triton_rows.forward_long[(num_rows,)](*arguments, BLOCK_N=_PART, num_warps=8)
+            triton_rows.forward_long[(num_rows,)](*arguments, BLOCK_N=PART, num_warps=8)
         else:
             blocks = blocks_of(n)
             triton_rows.forward[(triton.cdiv(num_rows, blocks["BLOCK_R"]),)](*arguments, **blocks)
@@ -137,7 +138,7 @@ def _backward(grad: Tensor, probs: Tensor, alpha_A: Tensor, mask: Tensor | None,
     )
     with on_device_of(probs):
         if n > LONGEST_ON_CHIP:
-            triton_rows.backward_long[(num_rows,)](*arguments, BLOCK_N=_PART, num_warps=8)
+            triton_rows.backward_long[(num_rows,)](*arguments, BLOCK_N=PART, num_warps=8)
         else:
             blocks = blocks_of(n)
             triton_rows.backward[(triton.cdiv(num_rows, blocks["BLOCK_R"]),)](*arguments, **blocks)

@@ -41,9 +41,7 @@ def _load(scores, row_R1, row_stride, mask, sizes, mask_strides, column_1N, num_
 def _mask_offset(row_R1, sizes, mask_strides):
     """Where a row of the mask begins: rows are counted through two dimensions of these sizes and one before them."""
     inner_R1, outer_R1 = row_R1 % sizes[1], row_R1 // sizes[1]
-    return (
-        inner_R1 * mask_strides[2] + outer_R1 % sizes[0] * mask_strides[1] + outer_R1 // sizes[0] * mask_strides[0]
-    )
+    return inner_R1 * mask_strides[2] + outer_R1 % sizes[0] * mask_strides[1] + outer_R1 // sizes[0] * mask_strides[0]
 
 
 @triton.jit
