@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,9 @@ MOST_SHARED = 99 * 1024
 MOST_SPILLED = 300
 
 
-def test_kernels_compile_for_both_makers_and_keep_their_numbers_in_registers() -> None:
+def test_kernels_compile_for_both_makers_and_keep_their_numbers_in_registers(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
     amount = "all" if RUNS_SLOW_KERNELS else "few"
     command = [sys.executable, "-m", "tests.kernels.compiled_triton", amount]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
