@@ -1,20 +1,24 @@
 # `make` alone lists what there is. `make test` and `make demo` each do everything on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
+comma := ,
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-demo
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
+# Of Triton's packages there are those for Linux alone.
+TRITON := $(if $(filter Linux,$(shell uname -s)),$(comma)triton)
 BUILD_KERNELS := $(BIN)/python -P anymax/kernels/build.py
 ASAN_FOLDER := $(CURDIR)/build/asan
 # Further arguments for pip, as for another package index.
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test coverage demo lint format kernels asan fuzz clean
+.PHONY: help test test-kernels coverage demo lint format kernels asan fuzz clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
+	@echo "make test-kernels  every test of every kernel, those of Triton in its interpreter too; takes long"
 	@echo "make demo      install into .venv, build the kernels, then train a language model (about two minutes)"
 	@echo "make coverage  run the tests and list the lines they miss; takes longer"
 	@echo "make lint      ruff and mypy"
@@ -34,7 +38,7 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(INSTALL) -e ".[demo,dev,hf,images,plot,peers,tensorboard]"
+	@$(INSTALL) -e ".[demo,dev,hf,images,plot,peers,tensorboard$(TRITON)]"
 	@touch $@ $(DEMO_INSTALLED)
 
 # What the demo needs, and no tools of developers.
@@ -48,6 +52,12 @@ test: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
 	@$(MAKE) --no-print-directory lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
+
+# Also the contracts in Triton's interpreter, and all that is compiled for GPUs.
+test-kernels: $(INSTALLED)
+	@$(BUILD_KERNELS) || true
+	ANYMAX_TEST_KERNELS=all OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile tests/kernels \
+		tests/contracts/test_kernel.py tests/contracts/test_attention.py
 
 coverage: $(INSTALLED)
 	$(BIN)/pytest --cov=anymax --cov-report=term:skip-covered

@@ -11,6 +11,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 
+# Read by Triton when it is imported: without a GPU its kernels run in the interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from anymax.kernels import library, use_backend
 
 ENGINES = ["reference", *(f"native-{level}" for level in library.machine_levels())]

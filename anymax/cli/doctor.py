@@ -95,8 +95,23 @@ def _kernels() -> Iterator[Finding]:
     else:
         advice = "the torch reference serves in their place: the same results, slower"
         yield Finding("native kernels", f"missing: {reason}", "problem", advice)
-    able = [name for name in backend.backend_names() if name != "native" or reason is None]
+    reason_of_triton = _why_triton_cannot_run()
+    missing = {"native": reason, "triton": reason_of_triton}
+    able = [name for name in backend.backend_names() if missing.get(name) is None]
     yield Finding("backends", f"{', '.join(able)}; the first that can take a tensor runs")
+    if reason_of_triton is None:
+        yield Finding("Triton kernels", "entmax and attention on the GPU; compiled when first used", "good")
+    else:
+        yield Finding("Triton kernels", f"not used: {reason_of_triton}", "absent")
+
+
+def _why_triton_cannot_run() -> str | None:
+    """Without importing it, which takes seconds."""
+    import torch
+
+    if version("triton") is None:
+        return "Triton is not installed; it comes with a GPU build of torch"
+    return None if torch.cuda.is_available() else "they are for GPUs"
 
 
 def _openmp() -> Finding:
@@ -132,8 +147,6 @@ def _extras() -> Iterator[Finding]:
         complete = all(version(package) for package in packages)
         advice = "" if complete else f"pip install 'anymax[{extra}]'"
         yield Finding(f"extra {extra}", ", ".join(found), "plain" if complete else "absent", advice)
-    triton = version("triton")
-    yield Finding("triton", triton or "absent: comes with a GPU build of torch", "plain" if triton else "absent")
 
 
 def optional_packages(requirements: list[str]) -> dict[str, list[str]]:

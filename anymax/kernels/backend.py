@@ -32,12 +32,16 @@ class Backend(NamedTuple):
     devices: Collection[str] | None
 
 
-def _own(name: str, devices: Collection[str] | None = None) -> Backend:
-    return Backend({operator: f"anymax.kernels.{operator}.{name}" for operator in OPERATORS}, devices)
+def _own(name: str, devices: Collection[str] | None = None, operators: Collection[str] = OPERATORS) -> Backend:
+    return Backend({operator: f"anymax.kernels.{operator}.{name}" for operator in operators}, devices)
 
 
 # By name, the preferred first. Replaced and never changed, so that a thread that walks through it is not disturbed.
-_backends = {"native": _own("native", ["cpu"]), "reference": _own("reference")}
+_backends = {
+    "native": _own("native", ["cpu"]),
+    "triton": _own("triton", ["cuda"], ["attention", "entmax"]),
+    "reference": _own("reference"),
+}
 
 # Per context, so that threads and asynchronous tasks do not change each other's. Autograd runs the backward of CPU
 # tensors in the thread that asks for it. For accelerators it has threads of its own, in which no backend is named: the
@@ -88,8 +92,8 @@ def use_backend(name: str) -> Iterator[None]:
     along.
 
     Args:
-        name: "native" (C++ on the CPU), "reference" (torch, every device) or a backend that was registered. A named
-            backend never falls back: where it cannot run, the call raises.
+        name: "native" (C++ on the CPU), "triton" (GPUs), "reference" (torch, every device) or a backend that was
+            registered. A named backend never falls back: where it cannot run, the call raises.
     """
     if name not in _backends:
         raise ValueError(f"backend must be one of {', '.join(_backends)}, got {name!r}")

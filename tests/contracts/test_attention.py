@@ -27,11 +27,14 @@ from anymax.kernels import attention as kernel
 from anymax.kernels import library, use_backend
 from anymax.kernels.dropout import reference as dropout
 from tests.each import each
+from tests.slow_kernels import RUNS_SLOW_KERNELS
 
 # Each with the instruction level it runs at, where it has levels, and the types it must take.
 BACKENDS = [
     ("reference", None, [torch.float64, torch.float32]),
     *(("native", level, [torch.float64, torch.float32]) for level in library.machine_levels()),
+    # In Triton's interpreter, which takes minutes.
+    *[("triton", None, [torch.float32])] * RUNS_SLOW_KERNELS,
 ]
 B, H = 2, 4
 

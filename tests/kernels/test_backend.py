@@ -37,7 +37,10 @@ def test_blocks_nest_and_an_error_inside_one_ends_its_choice() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="backend must be one of native, reference, got 'fast'"), use_backend("fast"):
+    with (
+        pytest.raises(ValueError, match="backend must be one of native, triton, reference, got 'fast'"),
+        use_backend("fast"),
+    ):
         pass
 
 

@@ -47,7 +47,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_serves_entmax_in_half_precision_with_a_mask_and_is_imported_no_sooner(modules: Path) -> None:
     (modules / "softmax_kernel.py").write_text(KERNEL)
     register_backend("fake", {"entmax": "softmax_kernel"}, before="reference")
-    assert backend.backend_names() == ("native", "fake", "reference")
+    assert backend.backend_names() == ("native", "triton", "fake", "reference")
     scores = torch.randn(2, 3, 7).half().requires_grad_()
     mask = torch.rand(3, 7) < 0.7
     mask[:, 0] = True
@@ -87,7 +87,7 @@ def test_it_serves_entmax_in_half_precision_with_a_mask_and_is_imported_no_soone
 def test_one_that_is_preferred_to_all_serves_without_being_named(modules: Path) -> None:
     (modules / "softmax_kernel.py").write_text(KERNEL)
     register_backend("fake", {"entmax": "softmax_kernel"})
-    assert backend.backend_names() == ("fake", "native", "reference")
+    assert backend.backend_names() == ("fake", "native", "triton", "reference")
     scores = torch.randn(2, 7)
     halves = anymax.softmax(scores.half(), dim=0)
     (call,) = sys.modules["softmax_kernel"].seen
@@ -128,11 +128,11 @@ def test_what_cannot_be_registered_is_refused_and_leaves_the_others_alone(module
         register_backend("native", {"entmax": "softmax_kernel"})
     with pytest.raises(ValueError, match=r"modules must be by operator, each one of attention, .*, got sofmax"):
         register_backend("fake", {"sofmax": "softmax_kernel"})
-    with pytest.raises(ValueError, match="before must be one of native, reference, got 'triton'"):
-        register_backend("fake", {"entmax": "softmax_kernel"}, before="triton")
+    with pytest.raises(ValueError, match="before must be one of native, triton, reference, got 'metal'"):
+        register_backend("fake", {"entmax": "softmax_kernel"}, before="metal")
     with pytest.raises(TypeError, match=r"devices must be a collection of device types, got 'cuda'; pass \['cuda'\]"):
         register_backend("fake", {"entmax": "softmax_kernel"}, devices="cuda")
-    assert backend.backend_names() == ("native", "reference")
+    assert backend.backend_names() == ("native", "triton", "reference")
 
 
 def test_our_own_backends_are_imported_when_first_chosen() -> None:
@@ -144,12 +144,13 @@ import anymax.losses, anymax.mappings, anymax.regularizers, anymax.transforms
 
 def imported():
     own = [name for name in sys.modules if name.startswith("anymax.kernels.")]
-    return [name for name in own if name.endswith((".native", ".reference"))]
+    return [name for name in own if name.rpartition(".")[2].startswith(("native", "triton", "reference"))]
 
 assert imported() == [], imported()
 with anymax.use_backend("reference"):
     anymax.entmax(torch.zeros(2, 3))
 assert imported() == ["anymax.kernels.entmax.reference"], imported()
+assert "triton" not in sys.modules
 """
     result = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
