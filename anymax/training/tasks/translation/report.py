@@ -49,7 +49,6 @@ class TranslationReport(Report):
             "split": self.split,
             "metrics": {name: score.value for name, score in self.scores.items()} | {"loss": self.loss},
             "scores": {name: asdict(score) for name, score in self.scores.items()},
-            "perplexity": math.exp(self.loss) if self.is_likelihood else None,
             "search": self.search,
             "num_proven": self.num_proven,
             "tokenize": self.tokenize,
