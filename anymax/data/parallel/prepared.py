@@ -244,7 +244,7 @@ def make_parallel_units(
 
 
 def num_target_words(config: ParallelText, *, progress: Announce | None = None) -> int:
-    """How many words the translations of train have."""
+    """How many words the translations of train have, "<eos>" at the end of each counted."""
     side = config.open(progress=progress).side("target")
     return sum(_counted_words(side, default_cache(), progress).counts)
 
