@@ -260,7 +260,7 @@ def test_runs_that_cannot_translate_together_or_at_all_are_refused(trained: Path
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused_before_training(trained: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="search.beam must be at most the 14 words of the target, got 15"):
+    with pytest.raises(ValueError, match=r"search.beam must be at most the 14 words of the target, got 15"):
         train(small(search=Search(beam=15, max_length=9)), tmp_path / "wide")
     with pytest.raises(ValueError, match="beam must be at most the vocabulary size, 14, got 15; lower it"):
         open_translator(trained).translate(["ba"], search=Search(beam=15))
