@@ -1,4 +1,4 @@
-"""How well translators learn to copy and to reverse: `python -m tests.training.tasks.learned` tries three seeds of each.
+"""Whether translators learn to copy and to reverse: `python -m tests.training.tasks.learned`, three seeds of each.
 
 Prints BLEU on sentences that were never seen, and fails where one is below 98.
 """

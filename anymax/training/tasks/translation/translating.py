@@ -133,7 +133,7 @@ class OpenedTranslator:
 
 
 def open_translator(
-    runs: Path | Sequence[Path], *, which: Which = "best", average: int | None = None
+    runs: str | Path | Sequence[str | Path], *, which: Which = "best", average: int | None = None
 ) -> OpenedTranslator:
     """The translator of a run, or of several as an ensemble; the text they were trained on is not needed.
 
@@ -141,7 +141,7 @@ def open_translator(
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean of the weights of the last so many checkpoints instead.
     """
-    folders = [runs] if isinstance(runs, Path) else list(runs)
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
         raise ValueError("runs must be one folder at least, got none")
     opened = [_open(folder, which, average) for folder in folders]
