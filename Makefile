@@ -14,7 +14,7 @@ ASAN_FOLDER := $(CURDIR)/build/asan
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-kernels coverage demo lint format kernels asan fuzz clean
+.PHONY: help test test-kernels coverage demo lint format kernels asan fuzz learn clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
@@ -26,6 +26,7 @@ help:
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
 	@echo "make asan      run the kernel tests under the address sanitizer"
 	@echo "make fuzz      resume and open 10,000 run folders that were changed at random (about half an hour)"
+	@echo "make learn     train translators to copy and to reverse, three seeds of each (about three minutes)"
 	@echo "make clean     remove what was built; .venv stays"
 	@echo
 	@echo "PYTHON=python3.12 chooses the Python of a new .venv, CXX=clang++ the compiler, PIP_ARGS goes to pip"
@@ -87,6 +88,9 @@ asan: $(INSTALLED)
 
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.run_folder.fuzzed_runs --cases 10000
+
+learn: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.training.tasks.learned
 
 clean:
 	rm -rf build dist anymax.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

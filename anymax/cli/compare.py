@@ -183,6 +183,9 @@ def _check_kind(recipe: str, given: Comparison, task: TaskConfig, first: TaskCon
             f"recipes must be of one task to be compared, got {given.recipes[0]} ({type(first).__name__}) and "
             f"{recipe} ({type(task).__name__}); compare them apart"
         )
+    reason = task.why_incomparable(first)
+    if reason is not None:
+        raise ValueError(f"{given.recipes[0]} and {recipe} cannot be compared, as {reason}; compare them apart")
 
 
 def _train_words(recipe: str, options: list[str]) -> int:

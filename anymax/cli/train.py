@@ -260,7 +260,7 @@ def settings_of(config: RunConfig, options: list[str]) -> Settings:
     ]
     if config.evaluate_every is None and any(name.startswith("stop.") for name in names):
         config = replace(config, evaluate_every="epoch")
-    config = replace(config, task=_with_parts(config.task, names))
+    config = replace(config, task=_with_parts(config.task.about_to_change(names), names))
     return Settings(**vars(_with_parts(config, names)))
 
 

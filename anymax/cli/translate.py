@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from tyro.conf import Positional, arg
 
 from anymax.checks import check_counts, given
+from anymax.cli.console import complain
 from anymax.cli.progress import Announcer, say
 from anymax.data.text.lines import open_lines
-from anymax.decoding.penalties import AveragePenalty, GNMTPenalty, LengthPenalty, NoPenalty
+from anymax.decoding.penalties import PenaltyName, named_penalty
+from anymax.files import check_file
 
 if TYPE_CHECKING:
     from anymax.decoding import Hypothesis
@@ -37,7 +39,7 @@ def translate(
     average: Annotated[int | None, arg(metavar="NUMBER", help_behavior_hint="(default: one checkpoint)")] = None,
     step: Annotated[int | None, _Best] = None,
     beam: Annotated[int | None, _OfRun] = None,
-    length_penalty: Annotated[Literal["none", "average", "gnmt"] | None, _OfRun] = None,
+    length_penalty: Annotated[PenaltyName | None, _OfRun] = None,
     alpha: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="(default: 0.6)")] = None,
     max_length: Annotated[int | None, _OfRun] = None,
     batch_size: Annotated[int | None, _OfRun] = None,
@@ -54,12 +56,12 @@ def translate(
 
     Args:
         run: the folder of the run.
-        file: the text to translate, plain or gzip.
+        file: the text to translate, UTF-8, plain or gzip.
         output: where translations go.
         ensemble: further runs with the same units; the probabilities of all are averaged.
-        average: take the mean of the weights of the last checkpoints, so many of each run.
+        average: take the mean of the weights of this many checkpoints, the last ones of each run.
         step: the checkpoint to use.
-        beam: beginnings that are kept at every step; 1 is greedy.
+        beam: beginnings that are kept at every step; 1 takes the likeliest word each time.
         length_penalty: what scores are divided by: nothing, the length, or GNMT's power of it.
         alpha: of --length-penalty gnmt.
         max_length: the most words or subwords of a translation.
@@ -68,9 +70,13 @@ def translate(
         scores: print scores too.
     """
     check_counts(n_best=n_best, **given(beam=beam, max_length=max_length, batch_size=batch_size, average=average))
-    penalty = _penalty(length_penalty, alpha)
+    penalty = named_penalty(length_penalty, alpha)
     if average is not None and step is not None:
         raise ValueError(f"--average takes the last checkpoints, got --step {step} too; drop one of them")
+    if file is not None:
+        check_file(file, "a text file")
+        if output is not None and output.exists() and output.samefile(file):
+            raise ValueError(f"--output must be another file than the text, got {output} for both; name another")
     from anymax.training.tasks.translation.translating import open_translator
 
     translator = open_translator([run, *ensemble], which="best" if step is None else step, average=average)
@@ -92,36 +98,20 @@ def translate(
     return 0
 
 
-def _penalty(name: Literal["none", "average", "gnmt"] | None, alpha: float | None) -> LengthPenalty | None:
-    if alpha is not None and name != "gnmt":
-        raise ValueError(f"--alpha is for --length-penalty gnmt, got --length-penalty {name}")
-    match name:
-        case None:
-            return None
-        case "none":
-            return NoPenalty()
-        case "average":
-            return AveragePenalty()
-        case "gnmt":
-            return GNMTPenalty() if alpha is None else GNMTPenalty(alpha)
-
-
 def _translate(
     translator: OpenedTranslator, lines: Iterator[str], output: TextIO, n_best: int, has_scores: bool
 ) -> None:
     """Translate some batches of lines at a time, so that a text of any length is never held."""
-    done = 0
+    first = 1
     with Announcer() as announce:
         while some := list(islice(lines, READ_BATCHES * translator.search.batch_size)):
-
-            def progress(now: int, of: int, done: int = done) -> None:
-                announce(f"translating: {done + now:,} lines")
-
-            found = translator.search_lines(some, num_best=n_best, first_line=done + 1, progress=progress)
-            for number, ranked in enumerate(found, done + 1):
+            announce(f"translating: lines {first:,} to {first + len(some) - 1:,}")
+            found = translator.search_lines(some, num_best=n_best, first_line=first)
+            announce.close()
+            for number, ranked in enumerate(found, first):
                 output.writelines(f"{line}\n" for line in _shown(translator, number, ranked, has_scores))
             output.flush()
-            done += len(some)
+            first += len(some)
 
 
 def _talk(translator: OpenedTranslator, n_best: int, has_scores: bool) -> int:
@@ -135,7 +125,11 @@ def _talk(translator: OpenedTranslator, n_best: int, has_scores: bool) -> int:
             say("")
             return 0
         number += 1
-        (ranked,) = translator.search_lines([line], num_best=n_best, first_line=number)
+        try:
+            (ranked,) = translator.search_lines([line], num_best=n_best, first_line=number)
+        except ValueError as error:
+            complain(error)
+            continue
         for shown in _shown(translator, number, ranked, has_scores):
             say(shown)
 

@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from anymax.checks import check_not_negative
 
@@ -57,4 +57,20 @@ class GNMTPenalty:
 
 
 LengthPenalty = NoPenalty | AveragePenalty | GNMTPenalty
+PenaltyName = Literal["none", "average", "gnmt"]
 NO_PENALTY = NoPenalty()
+
+
+def named_penalty(name: PenaltyName | None, alpha: float | None = None) -> LengthPenalty | None:
+    """The length penalty of a name, and for "gnmt" of an alpha; None where none was named."""
+    if alpha is not None and name != "gnmt":
+        raise ValueError(f"alpha is for the length penalty gnmt, got it with {name}; name gnmt, or leave alpha out")
+    match name:
+        case None:
+            return None
+        case "none":
+            return NO_PENALTY
+        case "average":
+            return AveragePenalty()
+        case "gnmt":
+            return GNMTPenalty() if alpha is None else GNMTPenalty(alpha)

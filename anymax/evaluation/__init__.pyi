@@ -28,3 +28,7 @@ from anymax.evaluation.rank.rank import effective_rank as effective_rank
 from anymax.evaluation.rank.rank import log_prob_rank as log_prob_rank
 from anymax.evaluation.rank.rank import matrix_rank as matrix_rank
 from anymax.evaluation.rank.spectrum import singular_values as singular_values
+from anymax.evaluation.translation import Difference as Difference
+from anymax.evaluation.translation import Score as Score
+from anymax.evaluation.translation import paired_bootstrap as paired_bootstrap
+from anymax.evaluation.translation import score_translations as score_translations

@@ -105,8 +105,16 @@ def paired_bootstrap(
     _, table = test()
     column = next(column for name, column in table.items() if name != "System")
     results = [each for each in column if not isinstance(each, str)]
+    first = results[0].score
     return [
-        Difference(name, result.score, _number(result.mean), _number(result.ci), result.p_value)
+        # A difference of zero is in every sample at least as far, and sacrebleu counts what is farther.
+        Difference(
+            name,
+            result.score,
+            _number(result.mean),
+            _number(result.ci),
+            result.p_value if result.p_value is None or result.score != first else 1.0,
+        )
         for name, result in zip(systems, results, strict=True)
     ]
 

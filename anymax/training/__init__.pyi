@@ -36,3 +36,8 @@ from anymax.training.task import Task as Task
 from anymax.training.task_config import TaskConfig as TaskConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig as DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig as LanguageModelingConfig
+from anymax.training.tasks.translation.config import PairTokens as PairTokens
+from anymax.training.tasks.translation.config import Search as Search
+from anymax.training.tasks.translation.config import TranslationConfig as TranslationConfig
+from anymax.training.tasks.translation.translating import OpenedTranslator as OpenedTranslator
+from anymax.training.tasks.translation.translating import open_translator as open_translator

@@ -86,6 +86,14 @@ def test_a_difference_that_luck_explains_has_a_large_p_value_and_a_real_one_a_sm
         assert each.value == pytest.approx(alone) and abs(each.mean - alone) < each.interval
 
 
+def test_equal_systems_do_not_differ():
+    references = drawn(30, 10)
+    wrong = ["x y z"] * 30
+    for system in (changed(references, 0.3, 11), wrong):
+        _, other = paired_bootstrap({"one": system, "other": system}, references, num_samples=20)
+        assert other.p_value == 1
+
+
 def test_what_cannot_be_scored_is_refused():
     with pytest.raises(ValueError, match="references must hold one sentence for each of the 2 hypotheses, got 3"):
         score_translations(["a", "b"], ["a", "b", "c"])

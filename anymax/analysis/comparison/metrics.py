@@ -89,8 +89,9 @@ def _rows(results: Sequence[Measured]) -> Iterator[Row]:
 
 
 def figure(results: Sequence[Measured]) -> Figure:
-    """Every metric of the validation split by step."""
-    metrics = list(results[0].test)
+    """Every metric of the validation split by step; some are measured on the test split alone."""
+    points = [point for result in results for point in result.curve.values()]
+    metrics = [name for name in results[0].test if all(name in point for point in points)]
     columns = min(3, len(metrics))
     rows = math.ceil(len(metrics) / columns)
     recipes = list(dict.fromkeys(result.recipe for result in results))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,19 @@ class ParallelText:
         if self.source is not None:
             return f"{self.source} and {self.target}"
         return self.hub or (self.corpus if self.path is None else str(self.path))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is your own text, or one of the hub, and no named set."""
+        return any(each is not None for each in (self.source, self.path, self.hub))
+
+    def without_set(self) -> ParallelText:
+        """The same without what only the named set has, so that another text can take its place."""
+        return replace(self, languages=None, form=None, test_set=None, drawn=DrawnPairs(), root=None, splitting=None)
+
+    def tested_on(self) -> ParallelText:
+        """What decides the sentences of the test split, with all else at its default."""
+        return replace(self, units=Words(), target_units=None, joint=True, most_source=None, most_target=None)
 
     def open(self, *, progress: Callable[[str], None] | None = None) -> ParallelCorpus:
         """The corpus; the first lines are read, files that are cut once, and a set of the hub is brought.

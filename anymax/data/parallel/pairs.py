@@ -146,7 +146,7 @@ class TablePairs:
         if self.languages is None:
             raise ValueError(
                 f"{self.path} names its languages on each line, so languages must say which is the source and which "
-                "the target, got None; give languages, such as ('de', 'en')"
+                "the target, got None; give languages, such as ('de', 'en') (--data.languages de en)"
             )
         for number, line in enumerate(open_lines(self.path, encoding=self.encoding), start=1):
             if not line.strip():

@@ -243,6 +243,12 @@ def make_parallel_units(
     return units, units
 
 
+def num_target_words(config: ParallelText, *, progress: Announce | None = None) -> int:
+    """How many words the translations of train have, "<eos>" at the end of each counted."""
+    side = config.open(progress=progress).side("target")
+    return sum(_counted_words(side, default_cache(), progress).counts)
+
+
 def _counted_words(side: Corpus, cache: Path, progress: Announce | None) -> Lexicon:
     return lexicon_of_words(side, cache=cache, progress=throttled(progress, f"counting the words of {side.name}"))
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from anymax.checks import check_counts, given
 from anymax.data.batches.config import Count
 from anymax.data.parallel.config import ParallelText
-from anymax.decoding.penalties import AveragePenalty, LengthPenalty
+from anymax.data.text.corpus import name_of_file
+from anymax.decoding.penalties import NO_PENALTY, AveragePenalty, LengthPenalty, PenaltyName, named_penalty
 from anymax.evaluation.translation import Tokenize, check_tokenize
 from anymax.models.translation.config import TranslatorConfig
-from anymax.training.task_config import EvaluationOptions, TaskConfig
+from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
 from anymax.vocabulary.config import SparseOutputConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from anymax.data.prepared.prepared import Announce
     from anymax.display import Table
@@ -48,12 +49,13 @@ class Search:
     """How sentences are translated.
 
     Args:
-        beam: beginnings that are kept at every step; 1 is greedy.
-        length_penalty: what makes the score of a log-probability.
+        beam: beginnings that are kept at every step; 1 takes the likeliest word each time.
+        length_penalty: what makes the score of a log-probability, for a beam above 1.
         min_length: the fewest words or subwords of a translation.
         max_length: the most.
         unknown: whether a translation may have "<unk>" in it.
-        stop_when_full: stop as soon as `beam` hypotheses are finished, not when no other can be better.
+        stop_when_full: stop as soon as `beam` hypotheses are finished. Otherwise a search lasts until nothing that is
+            left can be better, which with a length penalty is mostly the longest translation there may be.
         batch_size: sentences that are translated at a time.
     """
 
@@ -62,7 +64,7 @@ class Search:
     min_length: int = 0
     max_length: int = 200
     unknown: bool = False
-    stop_when_full: bool = False
+    stop_when_full: bool = True
     batch_size: int = 64
 
     def __post_init__(self) -> None:
@@ -71,10 +73,14 @@ class Search:
         if self.min_length > self.max_length:
             raise ValueError(f"min_length must be at most max_length, {self.max_length}, got {self.min_length}")
 
+    @property
+    def penalty(self) -> LengthPenalty:
+        """What scores are made by: a beam of 1 has nothing to compare, and ends at its first "<eos>"."""
+        return NO_PENALTY if self.beam == 1 else self.length_penalty
+
     def sentence(self) -> str:
         """How it is done in a few words, to be printed beside a score."""
-        penalty = self.length_penalty.name
-        return "greedy" if self.beam == 1 else f"beam {self.beam}, length penalty {penalty}"
+        return "greedy" if self.beam == 1 else f"beam {self.beam}, length penalty {self.penalty.name}"
 
 
 @dataclass(frozen=True)
@@ -82,25 +88,29 @@ class TranslationOptions(EvaluationOptions):
     """Options of `anymax evaluate` for translation.
 
     Args:
-        beam: beginnings that are kept at every step; 1 is greedy.
-        length_penalty: what makes the score of a log-probability.
+        beam: beginnings that are kept at every step; 1 takes the likeliest word each time.
+        length_penalty: what the scores of a search are divided by: nothing, the length, or GNMT's power of it.
+        alpha: of length_penalty gnmt.
         tokenize: how BLEU finds words: "13a" for text as it is written, "none" for words separated by spaces.
         lowercase: whether scores ignore case.
     """
 
     beam: int | None = None
-    length_penalty: LengthPenalty | None = None
+    length_penalty: PenaltyName | None = None
+    alpha: float | None = None
     tokenize: Tokenize | None = None
     lowercase: bool = False
 
     def __post_init__(self) -> None:
         check_counts(**given(beam=self.beam))
+        named_penalty(self.length_penalty, self.alpha)
         if self.tokenize is not None:
             check_tokenize(self.tokenize)
 
     def search(self, usual: Search) -> Search:
         """The search as usual, but for what the options change."""
-        changed: dict[str, Any] = given(beam=self.beam, length_penalty=self.length_penalty)
+        penalty = named_penalty(self.length_penalty, self.alpha)
+        changed: dict[str, Any] = given(beam=self.beam, length_penalty=penalty)
         return replace(usual, **changed)
 
 
@@ -143,6 +153,23 @@ class TranslationConfig(TaskConfig):
                 f"search.max_length must be below model.max_positions, {most}, got {self.search.max_length}"
             )
 
+    def about_to_change(self, names: Collection[str]) -> Self:
+        """A named set gives way to another text with its languages and form, and the size of what was drawn."""
+        is_other = any(f"data.{name}" in names for name in ("corpus", "source", "target", "path", "hub"))
+        return replace(self, data=self.data.without_set()) if is_other and not self.data.is_own else self
+
+    def why_incomparable(self, first: Self) -> str | None:
+        is_same = self.data.tested_on() == first.data.tested_on()
+        return None if is_same else "they are tested on other sentences, or other forms of them"
+
+    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+        raise ValueError(f"run must be of a language model, got {run}, which translates; use anymax translate {run}")
+
+    def num_train_words(self, announce: Announce) -> int:
+        from anymax.data.parallel.prepared import num_target_words
+
+        return num_target_words(self.data, progress=announce)
+
     @property
     def evaluation_options(self) -> TranslationOptions:
         return TranslationOptions()
@@ -152,8 +179,8 @@ class TranslationConfig(TaskConfig):
         return not isinstance(self.model.output, SparseOutputConfig)
 
     def run_name(self, recipe: str) -> str:
-        own = self.data.path or self.data.target
-        return recipe if own is None else own.stem
+        own = self.data.path or self.data.source
+        return recipe if own is None else Path(name_of_file(own)).stem
 
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> TranslationTask:
         """The task of a run in `folder`; texts are read, or found as an earlier run left them."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,8 @@ from anymax.training.task_config import Report
 from anymax.training.tasks.translation.config import Search, TranslationConfig
 from anymax.training.tasks.translation.translating import Progress, new_model, translate
 
-# Sentences that are shown after an evaluation.
-SHOWN = 3
+# Sentences that are shown after an evaluation, and the most characters of each.
+SHOWN, SHOWN_LENGTH = 3, 64
 # Pairs whose attention is looked at in one call.
 OBSERVED_PAIRS = 16
 
@@ -49,6 +50,29 @@ def build(config: TranslationConfig, folder: Path, ranks: Ranks, *, seed: int, a
     prepared.split("valid")
     model = new_model(config, prepared.source_units, prepared.target_units)
     return TranslationTask(config, prepared, model, ranks, seed=seed)
+
+
+class Translated(NamedTuple):
+    """Sentences of a split, in its order."""
+
+    sources: list[str]
+    translations: list[str]
+    references: list[str]
+    found: list[Hypotheses]
+
+    def side_by_side(self) -> list[str]:
+        """A few of them to look at, on lines of their own that fit a terminal."""
+        sides = ("source", self.sources), ("translation", self.translations), ("reference", self.references)
+        return [
+            f"  {name:<11}  {shorten(sentences[i])}"
+            for i in range(min(SHOWN, len(self.sources)))
+            for name, sentences in sides
+        ]
+
+
+def shorten(text: str) -> str:
+    """The start of a text, if it is a long one."""
+    return text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 4]} ..."
 
 
 class TranslationTask(Task):
@@ -70,7 +94,7 @@ class TranslationTask(Task):
         self.seed = seed
         self.goal = config.goal
         self.larger_is_better = config.goal == "bleu"
-        self._shown: list[str] = []
+        self._examples: list[str] = []
 
     def batches(self, split: Split) -> PairBatches:
         return self._batches(split, self.seed, self.ranks.rank, self.ranks.world_size)
@@ -81,18 +105,11 @@ class TranslationTask(Task):
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         metrics = self.losses(model, split)
-        number = self.config.decoded
-        if number == 0:
+        if self.config.decoded == 0:
             return metrics
-        lines = self.prepared.lines(split)
-        sources, references = lines.sources[:number], lines.references[:number]
-        found = self.translate_split(split, len(sources))
-        translations = [self._target_units.text(each.best.words) for each in found]
-        self._shown = [
-            f"source {source} | translation {translation} | reference {reference}"
-            for source, translation, reference in zip(sources[:SHOWN], translations, references, strict=False)
-        ]
-        bleu = score_translations(translations, references, tokenize=self.tokenize())["bleu"]
+        done = self.translate_split(split, self.config.decoded)
+        self._examples = done.side_by_side()
+        bleu = score_translations(done.translations, done.references, tokenize=self.tokenize())["bleu"]
         return metrics | {"bleu": bleu.value}
 
     def losses(self, model: nn.Module, split: Split) -> dict[str, float]:
@@ -108,7 +125,7 @@ class TranslationTask(Task):
         return {"loss": loss_sum / count}
 
     def examples(self) -> list[str]:
-        return self._shown
+        return self._examples
 
     def translate_split(
         self,
@@ -117,18 +134,24 @@ class TranslationTask(Task):
         *,
         search: Search | None = None,
         progress: Progress | None = None,
-    ) -> list[Hypotheses]:
+    ) -> Translated:
         """Translations of the first sentences of a split, by default greedy ones."""
-        pairs = self.prepared.split(split)
-        sources = [pairs.source(i) for i in range(len(pairs) if number is None else min(number, len(pairs)))]
-        return translate(
+        pairs, lines = self.prepared.split(split), self.prepared.lines(split)
+        numbers = pairs.numbers[:number].tolist()
+        found = translate(
             [self.model],
-            sources,
-            search or Search(beam=1, max_length=self.config.search.max_length),
+            [pairs.source(i) for i in range(len(numbers))],
+            search or replace(self.config.search, beam=1),
             eos=self._target_units.lexicon.eos,
             unk=self._target_units.lexicon.unk,
             source_eos=self.prepared.source_units.lexicon.eos,
             progress=progress,
+        )
+        return Translated(
+            [lines.sources[i] for i in numbers],
+            [self._target_units.text(each.best.words) for each in found],
+            [lines.references[i] for i in numbers],
+            found,
         )
 
     def tokenize(self) -> Tokenize:
@@ -157,7 +180,7 @@ class TranslationTask(Task):
         return report_on(self, split, options or self.config.evaluation_options, announce=announce)
 
     def sample(self) -> str | None:
-        return "\n".join(self._shown) or None
+        return "\n".join(self.translate_split("valid", SHOWN).side_by_side())
 
     def next_commands(self) -> list[list[str]]:
         return [["translate"], ["analyze heads"]]

@@ -58,7 +58,7 @@ def translate(
             beam=search.beam,
             num_best=num_best,
             min_length=search.min_length,
-            length_penalty=search.length_penalty,
+            length_penalty=search.penalty,
             banned=() if search.unknown else (unk,),
             stop_when_full=search.stop_when_full,
         )
@@ -93,7 +93,6 @@ class OpenedTranslator:
         search: Search | None = None,
         num_best: int = 1,
         first_line: int = 1,
-        progress: Progress | None = None,
     ) -> list[tuple[Hypothesis, ...]]:
         """The best translations of each line, best first; none of an empty one.
 
@@ -114,7 +113,6 @@ class OpenedTranslator:
             unk=target.unk,
             source_eos=eos,
             num_best=num_best,
-            progress=progress,
         )
         results: list[tuple[Hypothesis, ...]] = [() for _ in lines]
         for i, hypotheses in zip(numbers, found, strict=True):
@@ -135,7 +133,7 @@ class OpenedTranslator:
 
 
 def open_translator(
-    runs: Path | Sequence[Path], *, which: Which = "best", average: int | None = None
+    runs: str | Path | Sequence[str | Path], *, which: Which = "best", average: int | None = None
 ) -> OpenedTranslator:
     """The translator of a run, or of several as an ensemble; the text they were trained on is not needed.
 
@@ -143,7 +141,7 @@ def open_translator(
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean of the weights of the last so many checkpoints instead.
     """
-    folders = [runs] if isinstance(runs, Path) else list(runs)
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
         raise ValueError("runs must be one folder at least, got none")
     opened = [_open(folder, which, average) for folder in folders]
@@ -159,7 +157,12 @@ def open_translator(
 
 
 def _open(folder: Path, which: Which, average: int | None) -> OpenedTranslator:
-    config = TranslationConfig.of(read_config(folder).task)
+    config = read_config(folder).task
+    if not isinstance(config, TranslationConfig):
+        raise ValueError(
+            f"run must be of a translator, got {folder} ({type(config).__name__}); anymax generate continues a text "
+            "with a language model"
+        )
     units = PreparedParallel.saved_units(folder)
     if units is None:
         raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")

@@ -1,0 +1,53 @@
+"""The commands of the page on translation, one after the other as they stand there, at toy size."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import code_of
+
+pytestmark = pytest.mark.usefixtures("one_thread", "desk")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "translate.md").read_text()
+PAIRS = [("A dog runs.", "Ein Hund rennt."), ("Two dogs see a cat.", "Zwei Hunde sehen eine Katze.")] * 20
+# What is too large for a test, or belongs to a shell.
+LEFT_OUT = {"pip": 1, "torchrun": 2}
+SMALL = ["--toy", "--steps", "4", "--threads", "1", "--evaluate-every", "2", "--checkpoint-every", "2", "--keep", "2"]
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return [shlex.split(line, comments=True) for kind, block in blocks if not kind for line in block.splitlines()]
+
+
+def write_texts() -> None:
+    """The files that the page names."""
+    english, german = ("".join(f"{pair[side]}\n" for pair in PAIRS) for side in (0, 1))
+    Path("text.en").write_text(english)
+    Path("text.de").write_text(german)
+    Path("new.en").write_text("A cat runs.\n\nDogs!\n")
+    Path("pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    Path("pairs.jsonl").write_text("".join(f'{{"en": "{source}", "de": "{target}"}}\n' for source, target in PAIRS))
+    Path("corpus").mkdir()
+    for split in ("train", "valid", "test"):
+        Path(f"corpus/{split}.en").write_text(english)
+        Path(f"corpus/{split}.de").write_text(german)
+
+
+def test_the_page_on_translation_runs_as_it_stands(capsys: pytest.CaptureFixture[str]):
+    write_texts()
+    left_out = dict.fromkeys(LEFT_OUT, 0)
+    for program, *arguments in commands():
+        if program != "anymax":
+            left_out[program] += 1
+            continue
+        small = [option for option in SMALL if option not in arguments] if arguments[0] in ("train", "compare") else []
+        # An epoch of a toy is a few steps.
+        assert code_of(*("9" if word == "40" else word for word in arguments), *small) == 0, arguments
+        printed = capsys.readouterr().out
+        if arguments[:2] == ["translate", "runs/text"] and "--n-best" not in arguments and "--output" not in arguments:
+            assert printed.count("\n") == 3 and printed.splitlines()[1] == ""
+    assert left_out == LEFT_OUT
+    assert Path("new.de").read_text().count("\n") == 3 and Path("both/comparison.md").exists()
+    assert {"text", "pairs", "pairs-2", "corpus"} <= {path.name for path in Path("runs").iterdir()}
