@@ -286,7 +286,7 @@ def test_a_sentence_longer_than_the_model_is_named_by_its_line(tmp_path: Path):
         ValueError, match="line 12 must have at most the model's 9 positions, got 10 units with its end"
     ):
         translator.search_lines(["ba", "ba " * 9], first_line=11)
-    with pytest.raises(ValueError, match="max_length must be at most the model's max_positions, 9, got 51"):
+    with pytest.raises(ValueError, match="max_length must be at most the model's max_positions, 9, got 13"):
         translator.translate(["ba"], search=Search(max_length=50))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from anymax.checks import check_counts, given
+from anymax.checks import check_counts, check_positive, given
 from anymax.data.batches.config import Count
 from anymax.data.parallel.config import ParallelText
 from anymax.data.text.corpus import name_of_file
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from anymax.distributed.ranks import Ranks
     from anymax.training.tasks.translation.task import TranslationTask
 
+# Words or subwords that a translation may have beyond `length_ratio`, for short sources.
+FURTHER_WORDS = 10
 Goal = Literal["loss", "bleu"]
 
 
@@ -53,6 +56,7 @@ class Search:
         length_penalty: what makes the score of a log-probability, for a beam above 1.
         min_length: the fewest words or subwords of a translation.
         max_length: the most.
+        length_ratio: the most for each word or subword of the source, and ten more; None for no such limit.
         unknown: whether a translation may have "<unk>" in it.
         stop_when_full: stop as soon as `beam` hypotheses are finished. Otherwise a search lasts until nothing that is
             left can be better, which with a length penalty is mostly the longest translation there may be.
@@ -63,6 +67,7 @@ class Search:
     length_penalty: LengthPenalty = field(default_factory=AveragePenalty)
     min_length: int = 0
     max_length: int = 200
+    length_ratio: float | None = 2.0
     unknown: bool = False
     stop_when_full: bool = True
     batch_size: int = 64
@@ -70,6 +75,7 @@ class Search:
     def __post_init__(self) -> None:
         check_counts(beam=self.beam, max_length=self.max_length, batch_size=self.batch_size)
         check_counts(0, min_length=self.min_length)
+        check_positive(**given(length_ratio=self.length_ratio))
         if self.min_length > self.max_length:
             raise ValueError(f"min_length must be at most max_length, {self.max_length}, got {self.min_length}")
 
@@ -77,6 +83,12 @@ class Search:
     def penalty(self) -> LengthPenalty:
         """What scores are made by: a beam of 1 has nothing to compare, and ends at its first "<eos>"."""
         return NO_PENALTY if self.beam == 1 else self.length_penalty
+
+    def longest(self, source: int) -> int:
+        """The most words or subwords of a translation of so long a source."""
+        if self.length_ratio is None:
+            return self.max_length
+        return max(self.min_length, min(self.max_length, math.ceil(self.length_ratio * source) + FURTHER_WORDS))
 
     def sentence(self) -> str:
         """How it is done in a few words, to be printed beside a score."""

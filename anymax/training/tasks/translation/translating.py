@@ -54,7 +54,7 @@ def translate(
             models,
             inputs,
             eos=eos,
-            max_length=search.max_length,
+            max_length=[search.longest(len(sources[i]) - 1) for i in chosen],
             beam=search.beam,
             num_best=num_best,
             min_length=search.min_length,
