@@ -2,7 +2,7 @@
 
 With a = alpha - 1, an entry's probability is p = w^(1/a), w = 1 + a (x - lambda), and exp(x - lambda) at a = 0. Up to
 alpha 2 the search is Newton's method on S^a from the left, kept in a bracket, as in
-`docs/decisions/0003-threshold-search.md`. Above, lambda cannot be exact enough in float32: the unknown is there the
+`docs/decisions/0003-the-search-for-theta.md`. Above, lambda cannot be exact enough in float32: the unknown is there the
 probability v of the last entry that is in, at x_k, and w = v^a + a (x - x_k). Both searches end after a fixed number of
 steps at most, whatever the scores are.
 
