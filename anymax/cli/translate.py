@@ -86,7 +86,7 @@ def translate(
         raise ValueError(f"--n-best must be at most the beam, {search.beam}, got {n_best}; give --beam {n_best}")
     translator = replace(translator, search=search)
     has_scores = scores or n_best > 1
-    if file is None and sys.stdin.isatty():
+    if file is None and output is None and sys.stdin.isatty():
         return _talk(translator, n_best, has_scores)
     lines = _standard_input() if file is None else open_lines(file)
     if output is None:

@@ -49,5 +49,7 @@ def test_the_page_on_translation_runs_as_it_stands(capsys: pytest.CaptureFixture
         if arguments[:2] == ["translate", "runs/text"] and "--n-best" not in arguments and "--output" not in arguments:
             assert printed.count("\n") == 3 and printed.splitlines()[1] == ""
     assert left_out == LEFT_OUT
-    assert Path("new.de").read_text().count("\n") == 3 and Path("both/comparison.md").exists()
+    assert Path("new.de").read_text().count("\n") == 3 and Path("both/comparison.png").exists()
+    compared = Path("both/comparison.md").read_text()
+    assert "Differences in BLEU" in compared and "| multi30k.learned_entmax | 1 |" in compared
     assert {"text", "pairs", "pairs-2", "corpus"} <= {path.name for path in Path("runs").iterdir()}

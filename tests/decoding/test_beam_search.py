@@ -244,7 +244,7 @@ def test_no_input_gives_no_result_and_modules_keep_their_mode():
     assert model.training and len(first) == 2
 
 
-@each(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"beam": 9}, "beam must be at most the vocabulary size, 8, got 9; lower it"),
@@ -259,6 +259,7 @@ def test_no_input_gives_no_result_and_modules_keep_their_mode():
         ({"models": []}, "models must be a model or several, got an empty list"),
         ({"models": [Chain(8), Chain(9)]}, r"models must have one vocabulary, got sizes \[8, 9\]"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_search_refuses_what_it_cannot_do(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
