@@ -174,8 +174,8 @@ def find_bert(name: str | os.PathLike[str]) -> Path:
         hub = importlib.import_module("huggingface_hub")
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"{name} is no folder here, and bringing a model from the hub needs the extra hf: pip install 'anymax[hf]'; "
-            "or give the folder that it lies in",
+            f"{name} is no folder here, and bringing a model from the hub needs the extra hf: pip install "
+            "'anymax[hf]'; or give the folder that it lies in",
             name="huggingface_hub",
         ) from None
     try:
@@ -266,7 +266,8 @@ def _check(
             f"{what} {_listed(names)}" for what, names in (("it lacks", missing), ("the model lacks", unknown)) if names
         ]
         raise ValueError(
-            f"the weights in {folder} must be those of the model in its {CONFIG}, but {' and '.join(found)}; {SUPPORTED}"
+            f"the weights in {folder} must be those of the model in its {CONFIG}, but {' and '.join(found)}; "
+            f"{SUPPORTED}"
         )
     other = [
         f"{name} is {tuple(tensors[name].shape)} and should be {shape}"
