@@ -5,7 +5,6 @@ Shapes: B rows, N tokens of the longest row.
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, final
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from anymax.checks import check_counts
 from anymax.data.batches.batches import IGNORE_INDEX, Epochs, check_stream, draw_order, generator_of
+from anymax.data.batches.config import Masking
 from anymax.data.batches.sentences import numbers, sentence_ends
 from anymax.data.units.word_pieces import WordPieces
 from anymax.distributed.ranks import share
@@ -35,30 +35,6 @@ class MaskedBatch(NamedTuple):
     """What was hidden, int64 (B, N); -100, which losses ignore, where nothing was."""
     texts: Tensor
     """The number of the text that each row is of, int64 (B,)."""
-
-
-@dataclass(frozen=True)
-class Masking:
-    """How pieces are hidden.
-
-    Args:
-        share: how many of a row, rounded, but at least one; special ones never.
-        masked: of these the share that becomes "[MASK]".
-        random: of these the share that becomes a piece drawn at random; the rest stays as it is.
-    """
-
-    share: float = 0.15
-    masked: float = 0.8
-    random: float = 0.1
-
-    def __post_init__(self) -> None:
-        # Written so that NaN fails too.
-        if not 0 < self.share < 1:
-            raise ValueError(f"share must lie strictly between 0 and 1, got {self.share}")
-        if not (self.masked >= 0 and self.random >= 0 and self.masked + self.random <= 1):
-            raise ValueError(
-                f"masked and random must be at least 0 and at most 1 together, got {self.masked} and {self.random}"
-            )
 
 
 @final
@@ -131,10 +107,10 @@ class MaskedBatches(Epochs[MaskedBatch]):
         chosen = self._order(self.epoch)[position * self.batch_size : (position + 1) * self.batch_size]
         places = [self._place(int(number)) for number in chosen]
         # As wide as the longest row of all ranks.
-        width = 1 + max(end - start for _, _, start, end in (self._span(*place) for place in places))
+        spans = [self._span(text, number) for text, _, number in places]
+        width = 1 + max(end - start for start, end in spans)
         first, stop = share(len(places), self.rank, self.world_size)
-        mine = places[first:stop]
-        num_rows = max(len(mine), 1)
+        num_rows = max(stop - first, 1)
         ids = torch.full((num_rows, width), self.pieces.pad)
         mask = torch.zeros(num_rows, width, dtype=torch.bool)
         segments = torch.zeros(num_rows, width, dtype=torch.int64)
@@ -143,9 +119,10 @@ class MaskedBatches(Epochs[MaskedBatch]):
         # The row of a rank that has none still reads a "[CLS]".
         ids[:, 0] = self.pieces.cls
         mask[:, 0] = True
-        for row, (text, pass_, number) in enumerate(mine):
-            _, _, start, end = self._span(text, pass_, number)
-            tokens = self.streams[self.names[text]][start:end].long()
+        for row, ((text, pass_, number), (start, end)) in enumerate(
+            zip(places[first:stop], spans[first:stop], strict=True)
+        ):
+            tokens = self.streams[self.names[text]][start:end].to(torch.int64, copy=True)
             generator = generator_of(self.seed, pass_, f"masks of row {number} of {self.names[text]}")
             length = 1 + len(tokens)
             if self.two_segments:
@@ -164,9 +141,10 @@ class MaskedBatches(Epochs[MaskedBatch]):
         pass_, place = divmod(self.epoch * self._drawn[text] + number, self.rows[text])
         return text, pass_, int(self._pass(text, pass_)[place])
 
-    def _span(self, text: int, pass_: int, number: int) -> tuple[int, int, int, int]:
+    def _span(self, text: int, number: int) -> tuple[int, int]:
+        """Where a row begins and ends in the stream of its text."""
         ends = self._ends[text]
-        return text, number, int(ends[number - 1]) if number else 0, int(ends[number])
+        return int(ends[number - 1]) if number else 0, int(ends[number])
 
     def _drawn_segments(self, tokens: Tensor, generator: torch.Generator) -> Tensor:
         """0 for the first lines and 1 for those after; all 0 where there is one line."""

@@ -12,7 +12,7 @@ from anymax.data.multilingual.config import MultilingualText, Pieces
 from anymax.data.prepared.cache import default_cache, digest, kept, plain_name
 from anymax.data.prepared.encoded import Encoded, encode_pieces
 from anymax.data.prepared.prepared import Announce, throttled
-from anymax.data.prepared.saved import DATA_FILE, check_identity, read_data, write_data
+from anymax.data.prepared.saved import DATA_FILE, TOKENIZER_FILE, check_identity, read_data, write_data
 from anymax.data.text.corpus import Corpus, Split
 from anymax.data.units.lexicon import EOS, UNK, Lexicon
 from anymax.data.units.word_pieces import SPECIALS, WordPieces
@@ -51,7 +51,7 @@ class PreparedTexts:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the pieces, and the identity to compare with; the texts stay where they are."""
         folder = Path(folder)
-        self.pieces.save(folder)
+        self.pieces.save(folder / TOKENIZER_FILE)
         # The pieces split lines; "spaces" says that nothing else did.
         write_data(folder, {"name": ", ".join(self.texts), "splitting": "spaces", "identity": self.identity()})
 
@@ -62,7 +62,7 @@ class PreparedTexts:
         if not (folder / DATA_FILE).exists():
             return None
         wanted = read_data(folder)["identity"].get("pieces")
-        pieces = WordPieces.load(folder)
+        pieces = WordPieces.load(folder / TOKENIZER_FILE)
         if pieces.hash != wanted:
             raise ValueError(
                 f"{folder} holds other word pieces than were saved there (their hash differs); restore them"
@@ -139,33 +139,17 @@ def make_pieces(
     if progress is not None:
         progress(f"learning {which.size:,} word pieces from {len(weighed):,} words")
 
-    def learn() -> _Saved:
-        return _Saved(
-            WordPieces.train(
-                weighed,
-                which.size,
-                min_count=which.min_count,
-                most_characters=which.most_characters,
-                splitting=which.splitting,
-                lowercase=which.lowercase,
-            )
+    def learn() -> WordPieces:
+        return WordPieces.train(
+            weighed,
+            which.size,
+            min_count=which.min_count,
+            most_characters=which.most_characters,
+            splitting=which.splitting,
+            lowercase=which.lowercase,
         )
 
-    return kept(cache / f"{plain_name('-'.join(texts))}-word-pieces-{state}", _Saved.load, learn).pieces
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """Pieces in a folder of the cache."""
-
-    pieces: WordPieces
-
-    @classmethod
-    def load(cls, path: Path) -> _Saved:
-        return cls(WordPieces.load(path))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        self.pieces.save(path)
+    return kept(cache / f"{plain_name('-'.join(texts))}-word-pieces-{state}.json", WordPieces.load, learn)
 
 
 def _counted(corpus: Corpus, which: Pieces, cache: Path, progress: Announce | None) -> Lexicon:
@@ -174,14 +158,14 @@ def _counted(corpus: Corpus, which: Pieces, cache: Path, progress: Announce | No
     counting = throttled(progress, f"counting the words of {corpus.name}")
 
     def count() -> Lexicon:
-        counts = Counter[str]()
-        num_lines = 0
-        for line in source.lines():
-            counts.update(cutter.words(line))
-            num_lines += 1
+        counts, num_words = Counter[str](), 0
+        for number, line in enumerate(source.lines(), 1):
+            words = cutter.words(line)
+            counts.update(words)
+            num_words += len(words)
             if counting is not None:
-                counting(num_lines, counts.total() if num_lines % 1000 == 0 else 0)
-        # No words of a text here, and a lexicon has both.
+                counting(number, num_words)
+        # A lexicon has both by itself, and no text means them.
         return Lexicon.from_counts({word: number for word, number in counts.items() if word not in (EOS, UNK)})
 
     what = digest("word pieces", cutter.hash, source.place(), source.fingerprint())
@@ -198,4 +182,4 @@ def _weighed(words: Mapping[str, Lexicon], shares: Mapping[str, float]) -> dict[
             lexicon.words[lexicon.num_specials :], lexicon.counts[lexicon.num_specials :], strict=True
         ):
             weighed[word] += max(1, round(count * factor))
-    return dict(weighed)
+    return {word: count for word, count in weighed.items() if count}

@@ -119,7 +119,7 @@ class WordPieces:
         splitting: PieceSplitting | None = None,
         lowercase: bool | None = None,
     ) -> WordPieces:
-        """Read a tokenizer.json or a vocab.txt, or the one in a folder, as transformers and `save` write them.
+        """Read a tokenizer.json or a vocab.txt, or the one in a folder, as `save` and transformers write them.
 
         Args:
             splitting: how lines become words; by default as the file says, and "bert" for a vocab.txt.
@@ -137,11 +137,10 @@ class WordPieces:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json, tokenizer_config.json and vocab.txt into a folder, which transformers opens."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a tokenizer.json, which the tokenizers package and transformers read too."""
         from tokenizers import AddedToken, decoders, processors
 
-        folder = Path(folder)
         tokenizer = self._new_tokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=INSIDE)
         tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in SPECIALS])
@@ -150,6 +149,12 @@ class WordPieces:
             pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
             special_tokens=[(word, self.ids[word]) for word in (CLS, SEP)],
         )
+        with replacing(path) as file:
+            file.write(tokenizer.to_str(pretty=True).encode())
+
+    def save_files(self, folder: str | os.PathLike[str]) -> None:
+        """Write all that transformers opens a tokenizer from: tokenizer.json, tokenizer_config.json and vocab.txt."""
+        folder = Path(folder)
         names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
         settings: dict[str, Any] = dict(zip(names, SPECIALS, strict=True))
         if self.splitting == "bert":
@@ -162,8 +167,7 @@ class WordPieces:
         else:
             # BertTokenizer would separate punctuation, whatever the file says.
             settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
-        with replacing(folder / TOKENIZER) as file:
-            file.write(tokenizer.to_str(pretty=True).encode())
+        self.save(folder / TOKENIZER)
         with replacing(folder / SETTINGS) as file:
             file.write(json.dumps(settings, indent=2).encode() + b"\n")
         with replacing(folder / VOCABULARY) as file:
