@@ -1,4 +1,7 @@
-"""How batches are counted, how long those of parallel rows are, and what is hidden in rows, as plain data that imports no torch."""
+"""How batches are counted, how long those of parallel rows are, and what is hidden in rows.
+
+Plain data that imports no torch.
+"""
 
 from __future__ import annotations
 

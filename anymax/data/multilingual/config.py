@@ -108,7 +108,7 @@ class MultilingualText:
 
     def open(self) -> dict[str, Corpus]:
         """The texts by their names; nothing is read but the first lines, and single files once to cut them."""
-        texts = self.paths or self.corpora
+        texts: Sequence[str | Path] = self.paths or self.corpora
         return {
             name: open_corpus(which, root=self.root, encoding=self.encoding)
             for name, which in zip(self.names, texts, strict=True)

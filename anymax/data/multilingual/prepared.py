@@ -92,11 +92,11 @@ def prepare_texts(
     folder = Path(default_cache() if cache is None else cache)
     if pieces is None:
         pieces = make_pieces(config, texts, cache=folder, progress=progress)
-    common = [
-        split for split in ("train", "valid", "test") if all(split in corpus.sources for corpus in texts.values())
-    ]
+    names: list[Split] = ["train", "valid", "test"]
     splits: dict[Split, dict[str, Encoded]] = {}
-    for split in common:
+    for split in names:
+        if not all(split in corpus.sources for corpus in texts.values()):
+            continue
         splits[split] = {
             name: encode_pieces(
                 corpus, split, pieces, cache=folder, progress=throttled(progress, f"encoding {name} {split}")

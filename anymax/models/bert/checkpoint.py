@@ -336,6 +336,7 @@ def _as_json(mapping: object) -> dict[str, Any] | None:
 
 def _without_clamp(mapping: LearnedEntmax) -> Tensor:
     """Parameters that give the same alphas without a clamp, which the layout has no place for."""
-    share = (mapping.alpha.detach() - mapping.low) / (mapping.high - mapping.low)
-    is_clamped = mapping.alpha.detach() == mapping.clamp
-    return torch.where(is_clamped, torch.logit(share), mapping.pre_alpha.detach())
+    assert mapping.clamp is not None
+    alpha = mapping.alpha.detach()
+    share = (alpha - mapping.low) / (mapping.high - mapping.low)
+    return torch.where(alpha.le(mapping.clamp), torch.logit(share), mapping.pre_alpha.detach())

@@ -39,7 +39,7 @@ class MaskedReport(Report):
             "unigram": _whole(self.counted).metrics(),
             "texts": {
                 name: self.measured[name].metrics()
-                | {"hidden": self.measured[name].count, "unigram": self.counted[name].metrics()}
+                | {"hidden": self.measured[name].hidden, "unigram": self.counted[name].metrics()}
                 for name in self.measured
             },
         }
@@ -48,7 +48,7 @@ class MaskedReport(Report):
         model, counted = _whole(self.measured), _whole(self.counted)
         found, trivial = model.metrics(), counted.metrics()
         return [
-            f"{self.split}: of {model.count:,.0f} hidden pieces {found['accuracy']:.2%} told, "
+            f"{self.split}: of {model.hidden:,.0f} hidden pieces {found['accuracy']:.2%} told, "
             f"loss {found['loss']:.4f} nats",
             f"For comparison, a model that only counts pieces: {trivial['accuracy']:.2%} told, "
             f"loss {trivial['loss']:.4f} nats",
@@ -56,7 +56,7 @@ class MaskedReport(Report):
 
     def tables(self) -> list[Table]:
         rows = tuple(
-            (name, f"{model.count:,.0f}", *_cells(model), *_cells(self.counted[name]))
+            (name, f"{model.hidden:,.0f}", *_cells(model), *_cells(self.counted[name]))
             for name, model in self.measured.items()
         )
         columns = ("text", "hidden", "loss", "told", "loss of counting", "told by counting")

@@ -39,11 +39,11 @@ class Measured(NamedTuple):
 
     loss_sum: float
     right: float
-    count: float
+    hidden: float
 
     def metrics(self) -> dict[str, float]:
         """The means."""
-        return {"loss": self.loss_sum / max(1.0, self.count), "accuracy": self.right / max(1.0, self.count)}
+        return {"loss": self.loss_sum / max(1.0, self.hidden), "accuracy": self.right / max(1.0, self.hidden)}
 
 
 def build(
@@ -256,6 +256,5 @@ def sentence_of(pieces: WordPieces, ids: Sequence[int]) -> Sentence:
     for name in names:
         begins = not (words and name.startswith(INSIDE) and len(name) > len(INSIDE))
         words.append(len(words) and words[-1] + begins)
-    return Sentence(
-        tuple(name.removeprefix(INSIDE) if len(name) > len(INSIDE) else name for name in names), tuple(words)
-    )
+    bare = (name.removeprefix(INSIDE) if len(name) > len(INSIDE) else name for name in names)
+    return Sentence(tuple(bare), tuple(words))
