@@ -118,7 +118,8 @@ def load_bert(
         for theirs, parameter in _by_their_names(model).items():
             if theirs in tensors:
                 parameter.copy_(tensors[theirs].reshape(parameter.shape))
-    return LoadedBert(model.eval(), tuple(sorted(name for name in tensors if name not in {*shapes, *COPIES})))
+    read = {*shapes, *(COPIES if head else ())}
+    return LoadedBert(model.eval(), tuple(sorted(name for name in tensors if name not in read)))
 
 
 def save_bert(model: Bert, folder: str | os.PathLike[str]) -> None:
@@ -280,7 +281,7 @@ def _check(
         if not tensors[name].is_floating_point() or not bool(tensors[name].isfinite().all()):
             raise ValueError(f"the weights in {folder} must be finite floating-point numbers, but {name} is not")
     for copy, name in COPIES.items():
-        if copy in tensors and name in shapes and not torch.equal(tensors[copy], tensors[name]):
+        if copy in tensors and not copy.startswith(unread) and not torch.equal(tensors[copy], tensors[name]):
             raise ValueError(
                 f"{copy} in {folder} must be equal to {name}, which it is tied to, but differs; untied heads are not "
                 "supported: load it with head=False, or train it again with tie_word_embeddings"
