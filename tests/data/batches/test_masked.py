@@ -174,9 +174,7 @@ def test_a_state_resumes_exactly_on_any_number_of_ranks(world_size: int):
             own = [getattr(share, field)[share.mask.sum(1) > 1] for share in shares]
             assert torch.equal(torch.cat(own), tensor)
     other = MaskedBatches(texts, PIECES, 40, 5, seed=2, shares=(0.5, 0.5))
-    with pytest.raises(
-        ValueError, match=r"the same batches, but it was made with seed 1 \(now 2\)"
-    ):
+    with pytest.raises(ValueError, match=r"the same batches, but it was made with seed 1 \(now 2\)"):
         other.load_state_dict(make().state_dict())
 
 
