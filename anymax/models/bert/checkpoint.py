@@ -107,12 +107,12 @@ def load_bert(
     def make() -> Bert:
         return config.build(vocabulary_size, pooler=pooler, head=head)
 
+    check_fits_memory(make)
     with torch.device("meta"):
         shapes = {theirs: _shape(theirs, tensor) for theirs, tensor in _by_their_names(make()).items()}
     may_lack = [name for name in shapes if name.endswith(ALPHAS)] if mapping is not None else []
     unread = UNREAD + (() if pooler else (POOLER,)) + (() if head else (HEAD,))
     _check(shapes, tensors, folder, may_lack, unread)
-    check_fits_memory(make)
     model = make()
     with torch.no_grad():
         for theirs, parameter in _by_their_names(model).items():

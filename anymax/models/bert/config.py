@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anymax.attention.config import AttentionMappingConfig, SoftmaxConfig
-from anymax.checks import check_counts, check_positive
+from anymax.checks import check_counts, check_positive, check_shares
 from anymax.models.transformer.config import TransformerConfig
 
 if TYPE_CHECKING:
@@ -68,7 +68,15 @@ class BertConfig:
     mapping: AttentionMappingConfig = field(default_factory=SoftmaxConfig)
 
     def __post_init__(self) -> None:
-        check_counts(max_positions=self.max_positions, num_segments=self.num_segments)
+        check_counts(
+            model_dim=self.model_dim,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            ffn_dim=self.ffn_dim,
+            max_positions=self.max_positions,
+            num_segments=self.num_segments,
+        )
+        check_shares(dropout=self.dropout, attention_dropout=self.attention_dropout)
         check_positive(initial_std=self.initial_std)
         if self.activation not in ("gelu", "relu"):
             raise ValueError(f"activation must be 'gelu' or 'relu', got {self.activation!r}")
