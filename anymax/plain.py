@@ -51,6 +51,8 @@ def with_absolute_paths(config: T) -> T:
         value = getattr(config, field.name)
         if isinstance(value, Path):
             changes[field.name] = value.absolute()
+        elif isinstance(value, tuple) and any(isinstance(entry, Path) for entry in value):
+            changes[field.name] = tuple(entry.absolute() if isinstance(entry, Path) else entry for entry in value)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             changes[field.name] = with_absolute_paths(value)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]

@@ -7,7 +7,20 @@ from collections.abc import Sequence
 import tyro
 from tyro.extras import SubcommandApp
 
-from anymax.cli import analyze, bench, compare, doctor, evaluate, finetune, generate, prepare, recipes, train, translate
+from anymax.cli import (
+    analyze,
+    bench,
+    compare,
+    doctor,
+    evaluate,
+    export,
+    finetune,
+    generate,
+    prepare,
+    recipes,
+    train,
+    translate,
+)
 from anymax.cli.console import complain, never_fail
 from anymax.cli.train import INTERRUPTED
 from anymax.version import __version__
@@ -35,6 +48,7 @@ for _function in WHOLE.values():
     app.command(_function)
 app.command(generate.generate)
 app.command(translate.translate)
+app.command(export.export)
 app.command(analyze.app, name="analyze", help="Ask what the choice did: one question after the other.")
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")
 app.command(doctor.doctor)

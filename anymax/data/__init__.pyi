@@ -1,11 +1,19 @@
 from anymax.data.batches.batches import Batch as Batch
 from anymax.data.batches.batches import Batches as Batches
 from anymax.data.batches.batches import BlockBatches as BlockBatches
+from anymax.data.batches.config import Masking as Masking
 from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.batches.contiguous import ContiguousBatches as ContiguousBatches
+from anymax.data.batches.masked import MaskedBatch as MaskedBatch
+from anymax.data.batches.masked import MaskedBatches as MaskedBatches
 from anymax.data.batches.pairs import PairBatch as PairBatch
 from anymax.data.batches.pairs import PairBatches as PairBatches
 from anymax.data.batches.sentences import SentenceBatches as SentenceBatches
+from anymax.data.multilingual.config import MultilingualText as MultilingualText
+from anymax.data.multilingual.config import Pieces as Pieces
+from anymax.data.multilingual.prepared import PreparedTexts as PreparedTexts
+from anymax.data.multilingual.prepared import prepare_texts as prepare_texts
+from anymax.data.multilingual.prepared import reopen_texts as reopen_texts
 from anymax.data.parallel.config import ParallelText as ParallelText
 from anymax.data.parallel.corpus import ParallelCorpus as ParallelCorpus
 from anymax.data.parallel.drawn import DrawnPairs as DrawnPairs
@@ -47,3 +55,4 @@ from anymax.data.units.counting import count_words as count_words
 from anymax.data.units.lexicon import Lexicon as Lexicon
 from anymax.data.units.subwords import Subwords as Subwords
 from anymax.data.units.units import Units as Units
+from anymax.data.units.word_pieces import WordPieces as WordPieces

@@ -1,3 +1,9 @@
+from anymax.models.bert.checkpoint import LoadedBert as LoadedBert
+from anymax.models.bert.checkpoint import find_bert as find_bert
+from anymax.models.bert.checkpoint import load_bert as load_bert
+from anymax.models.bert.checkpoint import save_bert as save_bert
+from anymax.models.bert.config import BertConfig as BertConfig
+from anymax.models.bert.model import Bert as Bert
 from anymax.models.images.bit_vector_vae import BitVectorVAE as BitVectorVAE
 from anymax.models.images.semi_supervised_vae import SemiSupervisedVAE as SemiSupervisedVAE
 from anymax.models.images.signalling_game import SignallingGame as SignallingGame

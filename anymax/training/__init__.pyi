@@ -18,6 +18,7 @@ from anymax.training.optim.schedules import Constant as Constant
 from anymax.training.optim.schedules import Cosine as Cosine
 from anymax.training.optim.schedules import CosineCycles as CosineCycles
 from anymax.training.optim.schedules import InverseSquareRoot as InverseSquareRoot
+from anymax.training.optim.schedules import Linear as Linear
 from anymax.training.optim.schedules import NonMonotone as NonMonotone
 from anymax.training.reporting import EvaluationRecord as EvaluationRecord
 from anymax.training.reporting import Outcome as Outcome

@@ -18,11 +18,12 @@ from anymax.training.optim.optimizers import (
     NesterovConfig,
     SGDConfig,
 )
-from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot, NonMonotone
+from anymax.training.optim.schedules import Constant, Cosine, CosineCycles, InverseSquareRoot, Linear, NonMonotone
 from anymax.training.task_config import TaskConfig
 from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
+from anymax.training.tasks.masked_language_modeling.config import MaskedLanguageModelingConfig
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 from anymax.training.tasks.signalling.config import SignallingConfig
 from anymax.training.tasks.translation.config import TranslationConfig
@@ -35,6 +36,7 @@ TASKS: tuple[type[TaskConfig], ...] = (
     SignallingConfig,
     BitVectorsConfig,
     TranslationConfig,
+    MaskedLanguageModelingConfig,
 )
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
@@ -76,7 +78,7 @@ class RunConfig:
 
     task: TaskConfig
     optimizer: NesterovConfig | AdagradConfig | AdamConfig | AdamWConfig | SGDConfig | AveragedSGDConfig
-    schedule: Constant | Cosine | CosineCycles | InverseSquareRoot
+    schedule: Constant | Cosine | CosineCycles | InverseSquareRoot | Linear
     _: KW_ONLY
     steps: int | None = None
     epochs: float | None = None

@@ -56,6 +56,15 @@ class TaskConfig(ABC):
         """
         raise ValueError(f"{type(self).__name__} generates no text; `anymax generate` takes runs of language models")
 
+    def export(self, run: Path, folder: Path, *, step: int | None = None) -> list[str]:
+        """Write the model of a run as files that other libraries open; the names of those files.
+
+        Args:
+            folder: new or empty.
+            step: the checkpoint to use, by default the best.
+        """
+        raise ValueError(f"{type(self).__name__} has no other layout; `anymax export` takes runs of BERT")
+
     @property
     def is_likelihood(self) -> bool:
         """Whether the loss is a negative log-probability, so that its exponential is a perplexity."""

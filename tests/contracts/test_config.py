@@ -36,7 +36,7 @@ from anymax.latent import (
     TopKSparsemax,
     TopKSparsemaxConfig,
 )
-from anymax.models import Tie, TransformerConfig, TranslatorConfig
+from anymax.models import BertConfig, Tie, TransformerConfig, TranslatorConfig
 from anymax.structured import Budget
 from anymax.training import as_plain, from_plain
 from anymax.transforms import (
@@ -117,6 +117,7 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
         ),
         (Made(20), Made(10)),
     ),
+    (BertConfig(4, 1, 2, 8, max_positions=9, num_segments=3, activation="relu", mapping=EntmaxConfig(1.3)), (20,)),
 ]
 
 

@@ -1,4 +1,7 @@
-"""How batches are counted, and how long those of parallel rows are, as plain data that imports no torch."""
+"""How batches are counted, how long those of parallel rows are, and what is hidden in rows.
+
+Plain data that imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,27 @@ class RandomLengths:
     def toy(self) -> RandomLengths:
         """The same for blocks of a few tokens."""
         return replace(self, deviation=min(self.deviation, 2.0), least=2, most=None if self.most is None else 12)
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How pieces are hidden.
+
+    Args:
+        share: how many of a row, rounded, but at least one; special ones never.
+        masked: of these the share that becomes "[MASK]".
+        random: of these the share that becomes a piece drawn at random; the rest stays as it is.
+    """
+
+    share: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+
+    def __post_init__(self) -> None:
+        # Written so that NaN fails too.
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must lie strictly between 0 and 1, got {self.share}")
+        if not (self.masked >= 0 and self.random >= 0 and self.masked + self.random <= 1):
+            raise ValueError(
+                f"masked and random must be at least 0 and at most 1 together, got {self.masked} and {self.random}"
+            )

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -23,6 +23,7 @@ from anymax.data.prepared.cache import default_cache, digest, plain_name
 from anymax.data.text.corpus import Corpus, Split
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
+from anymax.data.units.word_pieces import WordPieces
 from anymax.files import replacing
 
 # Room for the description before the ids; keeps them aligned.
@@ -97,16 +98,81 @@ def encode(
         progress: called now and then with the lines and tokens encoded so far, and once at the end.
     """
     units = units if isinstance(units, Units) else Units(units, units)
+    lexicon, ids_of = units.lexicon, units.encode
+    eos = lexicon.eos
+
+    def lines() -> Iterator[list[int]]:
+        return ([*ids_of(words), eos] for words in corpus.sentences(split))
+
+    return _encode(
+        corpus,
+        split,
+        lines,
+        _Coded(corpus.splitting, units.hash, lexicon.hash, len(lexicon), lexicon.unk),
+        cache=cache,
+        progress=progress,
+    )
+
+
+def encode_pieces(
+    corpus: Corpus,
+    split: Split,
+    pieces: WordPieces,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """The lines of a split as ids of word pieces with "[SEP]" behind each, kept as `encode` keeps them.
+
+    Lines without words are left out. The corpus does not split them: the pieces do.
+    """
+    sep = pieces.sep
+
+    def lines() -> Iterator[list[int]]:
+        return ([*ids, sep] for line in corpus.source(split).lines() if (ids := pieces.encode(line)))
+
+    coded = _Coded("word pieces", pieces.hash, pieces.hash, len(pieces), pieces.unk)
+    return _encode(corpus, split, lines, coded, cache=cache, progress=progress)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """What lines of a text are coded in.
+
+    Args:
+        splitting: how lines become words.
+        hash: of all that decides ids.
+        lexicon_hash: of what the ids stand for.
+        size: how many ids there are.
+        unk: the one of what is not known.
+    """
+
+    splitting: str
+    hash: str
+    lexicon_hash: str
+    size: int
+    unk: int
+
+
+def _encode(
+    corpus: Corpus,
+    split: Split,
+    lines: Callable[[], Iterator[list[int]]],
+    coded: _Coded,
+    *,
+    cache: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Encoded:
     source = corpus.source(split)
-    what = digest(sys.byteorder, source.place(), corpus.splitting, units.hash)
+    what = digest(sys.byteorder, source.place(), coded.splitting, coded.hash)
     path = Path(default_cache() if cache is None else cache) / f"{plain_name(corpus.name)}-{split}-{what}.tokens"
     fingerprint = source.fingerprint()
-    found = _read(path, fingerprint, units.lexicon.hash)
+    found = _read(path, fingerprint, coded.lexicon_hash)
     if found is not None:
         return found
     with replacing(path) as file:
         file.write(bytes(HEAD_BYTES))
-        encoded = _write_tokens(file, path, corpus, split, units, progress or silent)
+        encoded = _write_tokens(file, path, lines(), coded, progress or silent)
         if source.fingerprint() != fingerprint:
             raise ValueError(f"the text of {corpus.name} {split} was changed while it was read; encode it again")
         file.seek(0)
@@ -114,15 +180,11 @@ def encode(
     return encoded
 
 
-def _write_tokens(
-    file: BinaryIO, path: Path, corpus: Corpus, split: Split, units: Units, progress: Progress
-) -> Encoded:
-    lexicon = units.lexicon
-    dtype = "uint16" if len(lexicon) <= 1 << 16 else "int32"
+def _write_tokens(file: BinaryIO, path: Path, lines: Iterator[list[int]], coded: _Coded, progress: Progress) -> Encoded:
+    dtype = "uint16" if coded.size <= 1 << 16 else "int32"
     held: list[int] = []
     hashed = hashlib.sha256()
     num_tokens = num_lines = num_unknown = 0
-    eos, unk, ids_of = lexicon.eos, lexicon.unk, units.encode
 
     def flush() -> None:
         nonlocal num_tokens, num_unknown
@@ -130,18 +192,17 @@ def _write_tokens(
         file.write(ids)
         hashed.update(ids)
         num_tokens += len(held)
-        num_unknown += held.count(unk)
+        num_unknown += held.count(coded.unk)
         held.clear()
         progress(num_lines, num_tokens)
 
-    for words in corpus.sentences(split):
-        held += ids_of(words)
-        held.append(eos)
+    for ids in lines:
+        held += ids
         num_lines += 1
         if len(held) >= HELD_TOKENS:
             flush()
     flush()
-    return Encoded(path, num_tokens, num_lines, num_unknown, dtype, lexicon.hash, hashed.hexdigest())
+    return Encoded(path, num_tokens, num_lines, num_unknown, dtype, coded.lexicon_hash, hashed.hexdigest())
 
 
 def silent(num_lines: int, num_tokens: int) -> None:

@@ -182,12 +182,12 @@ def _learn(counts: Mapping[str, int], single: list[str], size: int, min_count: i
         end_of_word_suffix=END,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_repeated(counts), trainer)
+    tokenizer.train_from_iterator(repeated(counts), trainer)
     model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
     return tuple((left, right) for left, right in model["merges"])
 
 
-def _repeated(counts: Mapping[str, int]) -> Iterator[str]:
+def repeated(counts: Mapping[str, int]) -> Iterator[str]:
     """Every word as often as it was counted, some hundred times in one text."""
     for word, count in counts.items():
         full, rest = divmod(count, REPEATED)

@@ -137,6 +137,30 @@ class CosineCycles(Schedule):
 
 @final
 @dataclass(frozen=True)
+class Linear(Schedule):
+    """After a linear warm-up, a line down to the end of the run. Devlin et al. 2019.
+
+    Args:
+        minimum: where the line ends, as a share of the optimizer's learning rate.
+    """
+
+    warmup: int = 0
+    _: KW_ONLY
+    minimum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(0, warmup=self.warmup)
+        check_shares(minimum=self.minimum)
+
+    def factor(self, step: int, total_steps: int) -> float:
+        if step < self.warmup:
+            return _risen(step, self.warmup)
+        # Above the minimum in the last step too, which else would learn nothing.
+        return 1 - (1 - self.minimum) * (step - self.warmup) / max(1, total_steps - self.warmup)
+
+
+@final
+@dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
     """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017."""
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from anymax.training import Constant, Cosine, CosineCycles, InverseSquareRoot
+from anymax.training import Constant, Cosine, CosineCycles, InverseSquareRoot, Linear
 
 WIKITEXT_103 = CosineCycles(16_000, period=18_000, growth=2.0, shrink=0.75, minimum=1e-5)
 BILLION_WORD = CosineCycles(16_000, period=137_000, growth=2.0, shrink=0.6, minimum=1e-5)
@@ -77,15 +77,25 @@ def test_the_inverse_square_root_is_that_of_attention_is_all_you_need():
         assert schedule.factor(step - 1, 10_000) == pytest.approx(published)
 
 
+def test_the_line_is_that_of_bert_but_that_its_first_and_last_steps_learn_something():
+    schedule = Linear(10)
+    for step in range(100):
+        # As in the code of Devlin et al. 2019, which counts the steps that were taken before.
+        published = step / 10 if step < 10 else 1 - step / 100
+        assert schedule.factor(step, 100) == pytest.approx(published, abs=0.11)
+    assert [schedule.factor(step, 100) for step in (0, 9, 10, 55, 99)] == pytest.approx([0.1, 1, 1, 0.5, 1 / 90])
+    assert Linear(10, minimum=0.5).factor(55, 100) == pytest.approx(0.75)
+
+
 def test_a_warm_up_that_outlasts_the_run_is_refused():
-    for schedule in (Constant(5), CosineCycles(5, period=3), InverseSquareRoot(5)):
+    for schedule in (Constant(5), CosineCycles(5, period=3), InverseSquareRoot(5), Linear(5)):
         schedule.check_fits(6)
         with pytest.raises(ValueError, match=r"schedule.warmup must be less than the 5 steps of the run, got 5; lower"):
             schedule.check_fits(5)
 
 
 def test_toy_schedules_fit_a_handful_of_steps():
-    for schedule in (Constant(500), Cosine(0.1), WIKITEXT_103, InverseSquareRoot(500)):
+    for schedule in (Constant(500), Cosine(0.1), WIKITEXT_103, InverseSquareRoot(500), Linear(500)):
         toy = schedule.toy()
         toy.check_fits(6)
         assert type(toy) is type(schedule) and all(0 < toy.factor(step, 6) <= 1 for step in range(6))
@@ -100,6 +110,7 @@ def test_toy_schedules_fit_a_handful_of_steps():
         (lambda: CosineCycles(0, period=0), "period must be at least 1, got 0"),
         (lambda: CosineCycles(0, period=2, growth=0.5), "growth must be at least 1, got 0.5"),
         (lambda: CosineCycles(0, period=2, shrink=-1.0), "shrink must be between 0 and 1"),
+        (lambda: Linear(minimum=-0.5), "minimum must be between 0 and 1, got -0.5"),
         (lambda: InverseSquareRoot(0), "warmup must be at least 1, got 0"),
     ],
 )
