@@ -125,11 +125,11 @@ def training(
     output: Annotated[Path | None, _File] = None,
     json: Annotated[Path | None, _File] = None,
 ) -> int:
-    """Whole training steps: adaptive layers against full ones, and ours against plain torch.
+    """Whole training steps of language models and translators: adaptive layers, entmax in heads, and plain torch.
 
     Args:
-        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about five minutes.
-        corpus: learn from a corpus, by its name, its folder or its file.
+        quick: half a minute in all, with fewer tokens, words and rounds; the whole takes about eight minutes.
+        corpus: language models learn from a corpus, by its name, its folder or its file.
         threads: threads that torch and the kernels use.
         output: write a Markdown page with the machine, the command and the tables.
         json: write everything that was measured.

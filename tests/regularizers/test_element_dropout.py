@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from anymax.kernels import use_backend
-from anymax.regularizers.element_dropout import element_dropout
+from anymax.regularizers.element_dropout import element_dropout, fast_dropout
 from tests.each import each
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -188,3 +188,17 @@ def test_a_rate_is_a_chance(rate: float) -> None:
 def test_whole_numbers_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"tensor must be floating point, got torch.int64; convert it"):
         element_dropout(torch.arange(3), 0.5)
+
+
+def test_fast_dropout_is_the_hash_on_a_cpu_and_torchs_elsewhere():
+    tensor = torch.ones(50, 40)
+    torch.manual_seed(3)
+    wanted = element_dropout(tensor, 0.3)
+    after = torch.get_rng_state()
+    torch.manual_seed(3)
+    assert torch.equal(fast_dropout(tensor, 0.3, True), wanted)
+    # So a run that is resumed with the state of torch's generator drops the same.
+    assert torch.equal(torch.get_rng_state(), after)
+    assert fast_dropout(tensor, 0.3, False) is tensor
+    elsewhere = fast_dropout(tensor.to("meta"), 0.3, True)
+    assert elsewhere.is_meta and elsewhere.shape == tensor.shape

@@ -4,11 +4,8 @@ Shapes: B batch, H heads, N positions, D the model's dimension, E numbers per he
 """
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, pairwise
 from typing import Any
 
 import torch
@@ -18,9 +15,10 @@ from torch import Tensor, nn
 from anymax.attention import MultiHeadAttention, sinusoids
 from anymax.attention.multi_head import Mapping
 from anymax.bench.attention.density import density, find_scales
-from anymax.bench.attention.problem import ALPHA, wait_for
+from anymax.bench.attention.problem import ALPHA
 from anymax.bench.attention.settings import Settings
 from anymax.bench.harness.comparison import Comparison
+from anymax.bench.harness.learner import Learner
 from anymax.bench.harness.steps import compare_steps
 from anymax.bench.outputs import zipf
 from anymax.mappings import Entmax, LearnedEntmax, softmax
@@ -77,75 +75,6 @@ class Translator(nn.Module):
         return F.dropout(summed_BND, self.dropout, self.training)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Milliseconds of one step: the loss, its gradients, then clipping and the update."""
-
-    forward: float
-    backward: float
-    optimizer: float
-
-
-class Learner:
-    """Called, it takes one step: forward, backward, clipping of gradients and fused AdamW.
-
-    Args:
-        batches: taken in turn, again and again.
-        precision: that of autocast; float32 is none.
-        setting: how dense its attention is.
-    """
-
-    def __init__(
-        self, name: str, model: Translator, batches: Sequence[Pair], precision: torch.dtype, setting: str = ""
-    ) -> None:
-        self.name = name
-        self.setting = setting
-        self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
-        self._batches = cycle(batches)
-        self._precision = precision
-
-    def __call__(self) -> float:
-        """The loss of the batch."""
-        loss = self._loss()
-        loss.backward()
-        self._update()
-        # On a GPU this waits for the step.
-        return loss.item()
-
-    def parts(self) -> Parts:
-        """Take a step and return the time of each part."""
-        marks = [time.perf_counter()]
-        loss = self._loss()
-        marks.append(self._now())
-        loss.backward()
-        marks.append(self._now())
-        self._update()
-        marks.append(self._now())
-        return Parts(*(1e3 * (end - start) for start, end in pairwise(marks)))
-
-    @property
-    def held_bytes(self) -> int:
-        """What parameters and the optimizer's moments take, which stays between steps."""
-        states = [value for state in self.optimizer.state.values() for value in state.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.model.parameters(), *states))
-
-    def _loss(self) -> Tensor:
-        source, target = next(self._batches)
-        with torch.autocast(source.device.type, self._precision, enabled=self._precision != torch.float32):
-            loss: Tensor = self.model(source, target)
-        return loss
-
-    def _update(self) -> None:
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def _now(self) -> float:
-        wait_for(next(self.model.parameters()).device.type)
-        return time.perf_counter()
-
-
 def compare_mappings(job: str, settings: Settings) -> Comparison:
     """Steps with softmax and with entmax, as the model is initialised and at the middle density."""
     learners = tuple(_learners(settings))
@@ -165,23 +94,26 @@ def describe(settings: Settings) -> str:
 def _learners(settings: Settings) -> Iterator[Learner]:
     num_heads = settings.body.num_heads
     learned = partial(LearnedEntmax, shape=(num_heads, 1, 1))
+    make_optimizer = partial(torch.optim.AdamW, lr=LEARNING_RATE, fused=True)
     batches = draw_batches(settings)
     first = build(settings, lambda: None)
 
-    def learner(name: str, mapping: Callable[[], Mapping], wanted: float | None) -> Learner:
+    def learner(name: str, model: Translator, setting: str = "") -> Learner:
+        return Learner(name, model, batches, make_optimizer, setting=setting, precision=settings.dtype)
+
+    def sparse(name: str, mapping: Callable[[], Mapping], wanted: float | None) -> Learner:
         model = build(settings, mapping)
         # All have the same weights, and learned alphas beside them.
         model.load_state_dict(first.state_dict(), strict=False)
-        found = f"density {100 * measure_density(model, batches[0], wanted):#.3g} %"
-        return Learner(name, model, batches, settings.dtype, found)
+        return learner(name, model, f"density {100 * measure_density(model, batches[0], wanted):#.3g} %")
 
-    yield Learner("softmax, F.scaled_dot_product_attention", first, batches, settings.dtype)
+    yield learner("softmax, F.scaled_dot_product_attention", first)
     eager = build(settings, lambda: _eager_softmax)
     eager.load_state_dict(first.state_dict())
-    yield Learner("softmax, eager", eager, batches, settings.dtype)
+    yield learner("softmax, eager", eager)
     for wanted, when in ((None, "as initialised"), (settings.densities[1], "sparse")):
-        yield learner(f"entmax {ALPHA:g}, {when}", partial(Entmax, ALPHA), wanted)
-        yield learner(f"entmax, alpha learned per head, {when}", learned, wanted)
+        yield sparse(f"entmax {ALPHA:g}, {when}", partial(Entmax, ALPHA), wanted)
+        yield sparse(f"entmax, alpha learned per head, {when}", learned, wanted)
 
 
 def _eager_softmax(scores: Tensor, *, mask: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whole training steps of language models: adaptive layers against full ones, and ours against plain torch.
+"""Whole training steps of language models and translators: layers and mappings of ours, and ours against plain torch.
 
 SM has a table for the input and one for the output, ADP an adaptive input and an adaptive softmax; with -T the output
 shares the tables of the input, and ADP-T the projections of the tails too. Baevski and Auli 2019.
@@ -6,6 +6,7 @@ shares the tables of the input, and ADP-T the projections of the tails too. Baev
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from anymax.bench.harness.steps import compare_steps
 from anymax.bench.harness.timing import Budget, Run
 from anymax.bench.outputs import zipf
 from anymax.bench.training.trainee import Pair, Trainee
+from anymax.bench.training.translators import BASE, SMALL, TINY, Size, compare_mappings, describe
 from anymax.bench.training.twin import twin_of
 from anymax.bench.training.twin_layers import BandedOutput, SoftmaxOutput
 from anymax.data import BlockBatches, Lexicon, encode, open_corpus
@@ -46,6 +48,7 @@ class Settings:
         batch_size, block: rows of a batch and tokens of a row.
         corpus: the name of a corpus, its folder or its file; None draws words by Zipf's law.
         threads: torch's number of threads; None leaves it as it is.
+        translators: each is compared with torch's layers, whatever the words and the body of the language models.
         budget: of one comparison.
         part_steps: how many steps are timed part by part; the medians are shown.
     """
@@ -57,6 +60,7 @@ class Settings:
     block: int = 128
     corpus: str | Path | None = None
     threads: int | None = None
+    translators: tuple[Size, ...] = (SMALL, BASE)
     budget: Budget = JOB_BUDGET
     part_steps: int = 5
 
@@ -72,7 +76,7 @@ class Settings:
     @property
     def num_steps(self) -> int:
         """How many times `measure` announces something."""
-        return 2 + len(TWINS)
+        return 2 + len(TWINS) + len(self.translators)
 
 
 def quick(threads: int | None = None, corpus: str | Path | None = None) -> Settings:
@@ -84,6 +88,7 @@ def quick(threads: int | None = None, corpus: str | Path | None = None) -> Setti
         block=64,
         corpus=corpus,
         threads=threads,
+        translators=(TINY,),
         budget=Budget(seconds=4.0, rounds=10, least=2),
         part_steps=3,
     )
@@ -126,6 +131,10 @@ def _notes(settings: Settings, bands: Bands, words: Words) -> Iterator[str]:
         f"{' / '.join(map(str, bands.sizes))} words and dimensions {' / '.join(map(str, bands.dims))}; "
         "-T: output and input share their tables, and those of ADP-T the projections of the tails"
     )
+    for size in settings.translators:
+        yield describe(size)
+    if settings.translators:
+        yield "steps of translators have fused Adam; all have the weights of the first, and the same batches in turn"
     yield "each ratio is the median of per-round ratios to the first row of its table"
     yield "peak memory is the most that torch allocates at once, with parameters, moments and gradients"
     yield "above 1 is faster, or more memory"
@@ -161,6 +170,9 @@ def _jobs(settings: Settings, bands: Bands, batches: list[Pair]) -> Iterator[tup
     yield job, lambda job: _against_full(job, settings, bands, batches)
     for name in TWINS:
         yield f"{name} against plain torch", lambda job, name=name: _against_torch(job, name, settings, bands, batches)  # type: ignore[misc]
+    for size in settings.translators:
+        compare = partial(compare_mappings, size=size, budget=settings.budget, part_steps=settings.part_steps)
+        yield f"A translator {size.name} against plain torch", compare
 
 
 def _against_full(job: str, settings: Settings, bands: Bands, batches: list[Pair]) -> Comparison:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from anymax.attention import MultiHeadAttention
 from anymax.bench.training.twin_layers import BandedInput, BandedOutput, SoftmaxOutput, TorchAdaptiveOutput
 from anymax.models import LanguageModel, TransformerBlock, TransformerConfig, TransformerLM
 from anymax.vocabulary import AdaptiveInput, AdaptiveOutput, FixedInput, FullOutput, OutputLayer
@@ -33,10 +34,10 @@ class TwinLM(LanguageModel):
         super().__init__()
         self.input = input
         self.scale = math.sqrt(config.model_dim)
-        self.register_buffer("positions", _positions(MAX_LENGTH, config.model_dim), persistent=False)
+        self.register_buffer("positions", positions(MAX_LENGTH, config.model_dim), persistent=False)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(_encoder_layer(config) for _ in range(config.num_layers))
-        self.final_norm = nn.LayerNorm(config.model_dim, _eps(config)) if config.final_norm else nn.Identity()
+        self.blocks = nn.ModuleList(encoder_layer(config) for _ in range(config.num_layers))
+        self.final_norm = norm(config) if config.final_norm else nn.Identity()
         self.output = output
 
     def hidden(self, ids: Tensor, cache: None = None) -> Tensor:
@@ -75,21 +76,21 @@ def twin_of(model: TransformerLM, *, chunk: int | None = None) -> TwinLM:
         chunk: how many tokens have their scores at once, by `F.linear_cross_entropy`; by default all, by
             `F.cross_entropy`. Torch's adaptive softmax has no such choice.
     """
-    _check_body(model)
+    check_config(model.config)
     input = _input(model)
     twin = TwinLM(input, _output(model, input, chunk), model.config).to(next(model.parameters()))
     twin.load_state_dict({name: weight.detach() for name, weight in _weights(model, twin)})
     return twin.train(model.training)
 
 
-def _encoder_layer(config: TransformerConfig) -> nn.TransformerEncoderLayer:
+def encoder_layer(config: TransformerConfig) -> nn.TransformerEncoderLayer:
     layer = nn.TransformerEncoderLayer(
         config.model_dim,
         config.num_heads,
         config.ffn_dim,
         config.dropout,
         config.activation,
-        layer_norm_eps=_eps(config),
+        layer_norm_eps=norm(config).eps,
         batch_first=True,
         norm_first=config.norm_first,
     )
@@ -99,27 +100,34 @@ def _encoder_layer(config: TransformerConfig) -> nn.TransformerEncoderLayer:
     return layer
 
 
-def _eps(config: TransformerConfig) -> float:
-    return 1e-5 if config.norm_eps is None else config.norm_eps
+def norm(config: TransformerConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.model_dim, 1e-5 if config.norm_eps is None else config.norm_eps)
 
 
-def _positions(length: int, dim: int) -> Tensor:
+def positions(length: int, dim: int) -> Tensor:
     """Sines, then cosines, of frequencies that fall from 1 to 1/10,000."""
     frequencies = torch.exp(torch.linspace(0, -math.log(10_000), dim // 2))
     angles = torch.arange(length)[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], -1)
 
 
-def _check_body(model: TransformerLM) -> None:
-    config = model.config
+def check_config(config: TransformerConfig) -> None:
+    """That torch's layers can compute what such blocks do."""
     chosen = (config.positions, config.norm, config.activation)
     if chosen not in (("sinusoidal", "layer", "relu"), ("sinusoidal", "layer", "gelu")):
         raise ValueError(
             f"model must have sinusoidal positions, norm 'layer' and ReLU or GELU to have a twin, got {chosen}"
         )
-    blocks = [block for block in model.blocks if isinstance(block, TransformerBlock)]
-    if any(block.attention.mapping is not None for block in blocks):
+
+
+def attention_weights(attention: MultiHeadAttention) -> Iterator[tuple[str, Tensor]]:
+    """Those of a layer that attends by softmax, by the names they have in `nn.MultiheadAttention`."""
+    if attention.mapping is not None:
         raise ValueError("model must attend by softmax to have a twin, got another mapping; leave it out")
+    of_input = (attention.query, attention.key, attention.value)
+    yield "in_proj_weight", torch.cat([layer.weight for layer in of_input])
+    yield "in_proj_bias", torch.cat([layer.bias for layer in of_input])
+    yield from named("out_proj.", attention.output.state_dict().items())
 
 
 def _input(model: TransformerLM) -> nn.Module:
@@ -188,16 +196,16 @@ def _weight_of(layer: nn.Module) -> nn.Parameter:
 
 def _weights(model: TransformerLM, twin: TwinLM) -> Iterator[tuple[str, Tensor]]:
     """Our weights by the names they have in the twin; one that is tied comes under each of them."""
-    yield from _named("input.", _input_weights(model.input))
+    yield from named("input.", _input_weights(model.input))
     for i, block in enumerate(model.blocks):
         assert isinstance(block, TransformerBlock)
-        yield from _named(f"blocks.{i}.", _block_weights(block))
+        yield from named(f"blocks.{i}.", _block_weights(block))
     if model.final_norm is not None:
-        yield from _named("final_norm.", model.final_norm.state_dict().items())
-    yield from _named("output.", _output_weights(model.output, twin.output))
+        yield from named("final_norm.", model.final_norm.state_dict().items())
+    yield from named("output.", _output_weights(model.output, twin.output))
 
 
-def _named(prefix: str, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def named(prefix: str, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     return ((prefix + name, weight) for name, weight in weights)
 
 
@@ -213,19 +221,15 @@ def _input_weights(ours: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _block_weights(block: TransformerBlock) -> Iterator[tuple[str, Tensor]]:
-    attention = block.attention
-    of_input = (attention.query, attention.key, attention.value)
-    yield "self_attn.in_proj_weight", torch.cat([layer.weight for layer in of_input])
-    yield "self_attn.in_proj_bias", torch.cat([layer.bias for layer in of_input])
+    yield from named("self_attn.", attention_weights(block.attention))
     same = {
         "norm1": block.attention_norm,
-        "self_attn.out_proj": attention.output,
         "norm2": block.feed_forward_norm,
         "linear1": block.feed_forward.inner,
         "linear2": block.feed_forward.outer,
     }
     for name, layer in same.items():
-        yield from _named(f"{name}.", layer.state_dict().items())
+        yield from named(f"{name}.", layer.state_dict().items())
 
 
 def _output_weights(ours: OutputLayer, twin: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -243,5 +247,5 @@ def _output_weights(ours: OutputLayer, twin: nn.Module) -> Iterator[tuple[str, T
             yield f"softmax.tail.{i}.1.weight", table
         return
     yield "clusters", ours.clusters
-    yield from _named("tables.", ((str(i), table) for i, table in enumerate(ours.tables)))
-    yield from _named("projections.", ((str(i), projection) for i, projection in enumerate(ours.tail_projections)))
+    yield from named("tables.", ((str(i), table) for i, table in enumerate(ours.tables)))
+    yield from named("projections.", ((str(i), projection) for i, projection in enumerate(ours.tail_projections)))

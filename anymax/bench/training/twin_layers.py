@@ -41,21 +41,27 @@ class SoftmaxOutput(nn.Module):
 
     Args:
         chunk: how many tokens have their scores at once, by `F.linear_cross_entropy`; None: all, by `F.cross_entropy`.
+        label_smoothing: share of the target that is spread evenly over all words; torch has no chunks with it.
     """
 
     is_likelihood = True
 
-    def __init__(self, words: nn.Linear, projection: nn.Linear | None, *, chunk: int | None) -> None:
+    def __init__(
+        self, words: nn.Linear, projection: nn.Linear | None, *, chunk: int | None, label_smoothing: float = 0.0
+    ) -> None:
         super().__init__()
         self.projection = projection
         self.words = words
         self.chunk = chunk
+        self.label_smoothing = label_smoothing
 
     def forward(self, hidden: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         hidden_TD = hidden.flatten(0, -2)
         if self.projection is not None:
             hidden_TD = self.projection(hidden_TD)
-        loss = _cross_entropy(hidden_TD, self.words.weight, target.flatten(), reduction, self.chunk)
+        loss = _cross_entropy(
+            hidden_TD, self.words.weight, target.flatten(), reduction, self.chunk, self.label_smoothing
+        )
         return loss.view_as(target) if reduction == "none" else loss
 
 
@@ -127,10 +133,28 @@ class TorchAdaptiveOutput(nn.Module):
         return found.loss if reduction == "mean" else -found.output.sum()
 
 
-def _cross_entropy(hidden_TD: Tensor, weight: Tensor, target_T: Tensor, reduction: str, chunk: int | None) -> Tensor:
+def _cross_entropy(
+    hidden_TD: Tensor,
+    weight: Tensor,
+    target_T: Tensor,
+    reduction: str,
+    chunk: int | None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     if chunk is None:
-        return F.cross_entropy(F.linear(hidden_TD, weight), target_T, ignore_index=IGNORE_INDEX, reduction=reduction)
-    options = nn.LinearCrossEntropyOptions(batch_chunk_size=chunk)
+        return F.cross_entropy(
+            F.linear(hidden_TD, weight),
+            target_T,
+            ignore_index=IGNORE_INDEX,
+            reduction=reduction,
+            label_smoothing=label_smoothing,
+        )
+    assert label_smoothing == 0
     return F.linear_cross_entropy(
-        hidden_TD, weight, target_T, ignore_index=IGNORE_INDEX, reduction=reduction, options=options
+        hidden_TD,
+        weight,
+        target_T,
+        ignore_index=IGNORE_INDEX,
+        reduction=reduction,
+        options=nn.LinearCrossEntropyOptions(batch_chunk_size=chunk),
     )

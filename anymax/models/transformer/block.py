@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anymax.attention import CrossAttentionCache, KeyValueCache, MultiHeadAttention, expand_key_mask
 from anymax.attention.multi_head import Mapping
 from anymax.models.transformer.config import TransformerConfig
+from anymax.regularizers import fast_dropout
 from anymax.transforms import LengthScaleConfig, SoftcapConfig
 
 # Called once for every block of a stack; None is softmax.
@@ -129,8 +130,8 @@ class TransformerBlock(nn.Module):
 
     def _add(self, hidden_BND: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm_first:
-            return hidden_BND + F.dropout(layer(norm(hidden_BND)), self.dropout, self.training)
-        summed_BND: Tensor = norm(hidden_BND + F.dropout(layer(hidden_BND), self.dropout, self.training))
+            return hidden_BND + fast_dropout(layer(norm(hidden_BND)), self.dropout, self.training)
+        summed_BND: Tensor = norm(hidden_BND + fast_dropout(layer(hidden_BND), self.dropout, self.training))
         return summed_BND
 
     def extra_repr(self) -> str:
@@ -161,7 +162,7 @@ class FeedForward(nn.Module):
             active = F.silu(self.gate(hidden_BND)) * inner
         else:
             active = F.gelu(inner) if self.activation == "gelu" else inner.relu()
-        return self.outer(F.dropout(active, self.dropout, self.training))
+        return self.outer(fast_dropout(active, self.dropout, self.training))
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}, dropout={self.dropout}"

@@ -6,12 +6,12 @@ Shapes: B batch, N positions, D the model's dimension.
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.attention import sinusoids
 from anymax.models.language_model.model import check_vectors
 from anymax.models.transformer.config import TransformerConfig
+from anymax.regularizers import fast_dropout
 
 
 def embed(
@@ -32,4 +32,4 @@ def embed(
     vectors_BND = math.sqrt(model_dim) * vectors_BND.to(dtype)
     if config.positions == "sinusoidal":
         vectors_BND = vectors_BND + sinusoids(ids.shape[1], model_dim, start=start, device=ids.device).to(dtype)
-    return F.dropout(vectors_BND, config.dropout, training)
+    return fast_dropout(vectors_BND, config.dropout, training)

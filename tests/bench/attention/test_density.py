@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from anymax.bench.attention import density as densities
 from anymax.bench.attention.density import density, find_scales
 from anymax.bench.attention.problem import make
 from anymax.bench.attention.settings import Batch, Settings, Shape
-from anymax.bench.attention.translation import Learner, _learners, build, draw_batches, measure_density
+from anymax.bench.attention.translation import _learners, build, draw_batches, measure_density
+from anymax.bench.harness.learner import Learner
 from anymax.bench.harness.steps import median_parts
 from anymax.mappings import Entmax, LearnedEntmax
 from anymax.models import TransformerConfig
@@ -22,6 +24,9 @@ BODY = TransformerConfig(
     16, num_layers=2, num_heads=2, ffn_dim=16, dropout=0.1, attention_dropout=0.1, norm_first=False
 )
 SETTINGS = Settings(body=BODY, batch=Batch(3, 12, 40), width=8)
+
+
+adam_w = partial(torch.optim.AdamW, lr=1e-7, fused=True)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -114,7 +119,7 @@ def test_models_of_both_softmaxes_learn_the_same_and_entmax_starts_from_the_same
 def test_a_step_taken_in_parts_is_a_step():
     settings = replace(SETTINGS, body=replace(BODY, dropout=0.0, attention_dropout=0.0))
     whole, parted = (
-        Learner("one", build(settings, lambda: Entmax(1.5)), draw_batches(settings), torch.float32) for _ in range(2)
+        Learner("one", build(settings, lambda: Entmax(1.5)), draw_batches(settings), adam_w) for _ in range(2)
     )
     before = [parameter.detach().clone() for parameter in whole.model.parameters()]
     for _ in range(3):
@@ -129,7 +134,10 @@ def test_a_step_taken_in_parts_is_a_step():
 
 
 def test_steps_run_in_half_precision():
-    learner = Learner("one", build(SETTINGS, lambda: LearnedEntmax((2, 1, 1))), draw_batches(SETTINGS), torch.bfloat16)
-    exact = Learner("one", build(SETTINGS, lambda: LearnedEntmax((2, 1, 1))), draw_batches(SETTINGS), torch.float32)
+    def learned() -> LearnedEntmax:
+        return LearnedEntmax((2, 1, 1))
+
+    learner = Learner("one", build(SETTINGS, learned), draw_batches(SETTINGS), adam_w, precision=torch.bfloat16)
+    exact = Learner("one", build(SETTINGS, learned), draw_batches(SETTINGS), adam_w, precision=torch.float32)
     assert learner() == pytest.approx(exact(), rel=0.05)
     assert all(parameter.dtype == torch.float32 for parameter in learner.model.parameters())
