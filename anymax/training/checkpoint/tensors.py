@@ -30,7 +30,15 @@ def whole_copy(model: nn.Module, make: Callable[[], nn.Module], *, dtype: torch.
     with torch.device("meta"):
         copy = make()
     tensors = {name: whole(tensor.detach()).cpu() for name, tensor in model_tensors(model).items()}
-    copy.load_state_dict(tensors, assign=True)
+    made = {id(tensor): name for name, tensor in model_tensors(copy).items()}
+    # A parameter by each of its names becomes one new one, so that what is tied stays tied.
+    new = {name: nn.Parameter(tensors[name], parameter.requires_grad) for name, parameter in copy.named_parameters()}
+    for module in copy.modules():
+        for own, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, own, new[made[id(parameter)]])
+        for own, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if id(buffer) in made:
+                setattr(module, own, tensors[made[id(buffer)]])
     return copy if dtype is None else copy.to(dtype)
 
 
