@@ -1,7 +1,6 @@
 """What a decoder takes from its encoder: the published numbers of parameters, and what stays shared."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
