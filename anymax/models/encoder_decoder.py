@@ -57,6 +57,18 @@ class EncoderDecoder(nn.Module):
         hidden_B1D = self.decoder(self.embed_target(ids[:, None], state.length), cache=state)
         return hidden_B1D[:, 0], state
 
+    @abstractmethod
+    def in_order(self) -> list[nn.Module]:
+        """The modules that are worth sharding one by one, in the order they run."""
+
+    @abstractmethod
+    def attention_layers(self) -> dict[str, list[nn.Module]]:
+        """Layers in which heads attend, by the name that stands before their number in logs."""
+
+    @abstractmethod
+    def forward_methods(self) -> list[tuple[nn.Module, str]]:
+        """Methods besides forward that read parameters, of this and of the modules within, as FSDP2 must know them."""
+
     def reorder(self, state: DecoderCache, index: Tensor) -> DecoderCache:
         """Keep the rows that `index` names, in its order, which may be more or fewer; the state is changed in place."""
         state.reorder(index)

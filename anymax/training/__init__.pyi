@@ -37,6 +37,9 @@ from anymax.training.task import Task as Task
 from anymax.training.task_config import TaskConfig as TaskConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig as DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig as LanguageModelingConfig
+from anymax.training.tasks.post_editing.config import PostEditingConfig as PostEditingConfig
+from anymax.training.tasks.post_editing.editing import OpenedPostEditor as OpenedPostEditor
+from anymax.training.tasks.post_editing.editing import open_post_editor as open_post_editor
 from anymax.training.tasks.translation.config import PairTokens as PairTokens
 from anymax.training.tasks.translation.config import Search as Search
 from anymax.training.tasks.translation.config import TranslationConfig as TranslationConfig

@@ -24,6 +24,7 @@ from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 from anymax.training.tasks.masked_language_modeling.config import MaskedLanguageModelingConfig
+from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 from anymax.training.tasks.signalling.config import SignallingConfig
 from anymax.training.tasks.translation.config import TranslationConfig
@@ -37,6 +38,7 @@ TASKS: tuple[type[TaskConfig], ...] = (
     BitVectorsConfig,
     TranslationConfig,
     MaskedLanguageModelingConfig,
+    PostEditingConfig,
 )
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]

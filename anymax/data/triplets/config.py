@@ -150,4 +150,4 @@ class Triplets:
 
     def toy(self) -> Triplets:
         """The same at a size for tests: triplets that need no files."""
-        return Triplets(corpus=DRAWN, drawn=DrawnTriplets().toy(), pieces=self.pieces.toy())
+        return Triplets(DRAWN, drawn=DrawnTriplets().toy(), pieces=self.pieces.toy(), most_source=80, most_target=40)

@@ -43,6 +43,8 @@ class PostEditor(EncoderDecoder):
     Correia and Martins 2019.
     """
 
+    max_positions: int
+
     def __init__(
         self,
         encoder: BertConfig,
@@ -88,6 +90,7 @@ class PostEditor(EncoderDecoder):
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
         nn.init.normal_(self.target_input.words.table, std=std)
+        assert self.output.bias is not None
         bound = self.output.model_dim**-0.5
         nn.init.uniform_(self.output.bias, -bound, bound)
 
