@@ -7,10 +7,12 @@ from anymax.training.config import RunConfig as RunConfig
 from anymax.training.config import run_config as run_config
 from anymax.training.observed import Observed as Observed
 from anymax.training.observed import Sentence as Sentence
+from anymax.training.optim.averages import ExponentialAverageConfig as ExponentialAverageConfig
 from anymax.training.optim.optimizers import AdagradConfig as AdagradConfig
 from anymax.training.optim.optimizers import AdamConfig as AdamConfig
 from anymax.training.optim.optimizers import AdamWConfig as AdamWConfig
 from anymax.training.optim.optimizers import AveragedSGDConfig as AveragedSGDConfig
+from anymax.training.optim.optimizers import BertAdamConfig as BertAdamConfig
 from anymax.training.optim.optimizers import NesterovConfig as NesterovConfig
 from anymax.training.optim.optimizers import SGDConfig as SGDConfig
 from anymax.training.optim.schedules import AtEpoch as AtEpoch

@@ -27,7 +27,8 @@ class Triplets:
             files.
         path: your own triplets instead: a folder with three files for every split, train.src, train.mt and train.pe for
             sentences, translations and corrections, line by line, plain or gzip; valid (or dev) and test likewise.
-        further: folders with more triplets for train, of which train alone is read, such as synthetic ones.
+        further: folders with more triplets for train, of which train alone is read, such as synthetic ones; where there
+            is no such folder here, the one below the root.
         oversample: how often an epoch has each triplet of the own train, for one of each further one.
         held_out: how many triplets of train become valid, and how many test, where a folder has neither.
         held_out_seed: decides which.
@@ -79,7 +80,7 @@ class Triplets:
         """Refuse what has no effect on the text that was asked for."""
         is_drawn, usual = self.path is None and self.corpus == DRAWN, Triplets
         for name, has_effect, what in (
-            ("root", self.path is None and not is_drawn, "named sets"),
+            ("root", bool(self.further) or (self.path is None and not is_drawn), "named sets"),
             ("drawn", is_drawn, "corpus drawn"),
             ("held_out", not is_drawn, "files"),
             ("held_out_seed", not is_drawn, "files"),
@@ -131,7 +132,19 @@ class Triplets:
                 encoding=self.encoding,
                 drop_empty=self.drop_empty,
             )
-        return with_further(own, self.further, encoding=self.encoding, drop_empty=self.drop_empty)
+        further = [self._further_folder(folder) for folder in self.further]
+        return with_further(own, further, encoding=self.encoding, drop_empty=self.drop_empty)
+
+    def _further_folder(self, folder: Path) -> Path:
+        from anymax.data.text.named import ROOT_VARIABLE, AbsentCorpus, find_root
+
+        below = folder if folder.is_dir() else find_root(str(folder), self.root) / folder
+        if not below.is_dir():
+            raise AbsentCorpus(
+                f"further triplets must lie in {folder} or {below}, with files train.src, train.mt and train.pe; bring "
+                f"them there, or give the folder above as root or in the environment variable {ROOT_VARIABLE}"
+            )
+        return below
 
     @property
     def folder(self) -> Path:

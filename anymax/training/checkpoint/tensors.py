@@ -63,10 +63,14 @@ def gathered(tensors: Mapping[str, Tensor], ranks: Ranks) -> Tensors:
     return held
 
 
-@torch.no_grad()
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
     """Copy tensors of a file into a model; names, shapes and types must be those of the model."""
-    ours = model_tensors(model)
+    load_into(model_tensors(model), tensors, file)
+
+
+@torch.no_grad()
+def load_into(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Copy tensors of a file into tensors of a model; names, shapes and types must be those."""
     _check_names(ours, tensors, file)
     for name, tensor in ours.items():
         if tensor.shape != tensors[name].shape or tensor.dtype != tensors[name].dtype:
