@@ -18,8 +18,10 @@ class EncoderDecoder(nn.Module):
     max_positions: int | None
 
     @abstractmethod
-    def remember(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
+    def remember(self, inputs: Any) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor, Tensor, Tensor]:
         """What the decoder attends to, (batch, memory positions, D), and where it may, (batch, memory positions).
+
+        Those of two encoders, where there are two.
 
         Args:
             inputs: one row for each sentence.
@@ -41,8 +43,7 @@ class EncoderDecoder(nn.Module):
             raise ValueError(
                 f"max_length must be at most the model's max_positions, {self.max_positions}, got {max_length}"
             )
-        memory, memory_mask = self.remember(inputs)
-        return self.decoder.new_cache(memory, memory_mask, max_length=max_length)
+        return self.decoder.new_cache(*self.remember(inputs), max_length=max_length)
 
     @torch.no_grad()
     def next(self, ids: Tensor, state: DecoderCache) -> tuple[Tensor, DecoderCache]:

@@ -6,10 +6,12 @@ A BERT that `anymax train bert.small` made and `anymax export` wrote can be what
 weights are drawn at random, and what is copied is copied from those.
 """
 
+from dataclasses import replace
+
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.config import Triplets
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.config import PostEditorConfig
+from anymax.models.post_editing.config import DualSourceConfig, PostEditorConfig
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -19,6 +21,7 @@ from anymax.models.post_editing.sharing import (
     TRANSFORMER,
     Sharing,
 )
+from anymax.models.transformer.config import TransformerConfig
 from anymax.training.config import RunConfig
 from anymax.training.optim.averages import ExponentialAverageConfig
 from anymax.training.optim.optimizers import BertAdamConfig
@@ -77,6 +80,13 @@ def cross_tied() -> RunConfig:
 def feed_forward_tied() -> RunConfig:
     """Small APE: and feed-forward layers are the encoder's."""
     return post_editor(FEED_FORWARD_TIED)
+
+
+def dual_source() -> RunConfig:
+    """Small APE: a Transformer with two encoders, of about the size of the others."""
+    run = post_editor(SELF_TIED)
+    body = TransformerConfig(256, 4, 4, 1024, dropout=0.1, attention_dropout=0.1, final_norm=True)
+    return replace(run, task=replace(PostEditingConfig.of(run.task), model=DualSourceConfig(body, max_positions=256)))
 
 
 def neural() -> RunConfig:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anymax.models.bert.config import BertConfig
 from anymax.models.bert.model import Bert, embed_tokens
-from anymax.models.encoder_decoder import EncoderDecoder
+from anymax.models.post_editing.edit_model import EditModel, Inputs
 from anymax.models.post_editing.sharing import Sharing
 from anymax.models.transformer.block import MakeMapping, TransformerBlock
 from anymax.models.transformer.decoder import Decoder
@@ -21,7 +21,7 @@ from anymax.vocabulary import FixedInput, FullOutput, tie_
 SOURCE, TRANSLATION = 0, 1
 
 
-class PostEditor(EncoderDecoder):
+class PostEditor(EditModel):
     """A sentence and its translation in, the loss of the words of the corrected translation out.
 
     The encoder is a `Bert` that reads the sentence as its first segment and the translation as its second, each from
@@ -42,8 +42,6 @@ class PostEditor(EncoderDecoder):
 
     Correia and Martins 2019.
     """
-
-    max_positions: int
 
     def __init__(
         self,
@@ -108,25 +106,6 @@ class PostEditor(EncoderDecoder):
                 parameter.copy_(theirs[name])
         self._share()
 
-    def forward(
-        self,
-        source: Tensor,
-        source_mask: Tensor | None,
-        segments: Tensor,
-        positions: Tensor,
-        ids: Tensor,
-        target: Tensor,
-        reduction: str = "mean",
-    ) -> Tensor:
-        """The loss of predicting `target`, the pieces that follow `ids`, both (batch, target positions).
-
-        Args:
-            source, source_mask, segments, positions: as in `encode`.
-            reduction: "mean", "sum" or "none", as the output layer has them.
-        """
-        memory = self.encode(source, source_mask, segments, positions)
-        return self.output(self.hidden(ids, memory, source_mask), target, reduction)
-
     def encode(self, source: Tensor, source_mask: Tensor | None, segments: Tensor, positions: Tensor) -> Tensor:
         """The encoder's output, (batch, source positions, its model_dim).
 
@@ -138,17 +117,17 @@ class PostEditor(EncoderDecoder):
         """
         return self.encoder.encode(source, source_mask, segments, positions)
 
-    def hidden(self, ids: Tensor, memory: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """The vectors that the output layer reads, (batch, target positions, D).
+    def hidden(
+        self,
+        ids: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        second_memory: Tensor | None = None,
+        second_mask: Tensor | None = None,
+    ) -> Tensor:
+        return self.decoder(self.embed_target(ids), memory, memory_mask, second_memory, second_mask)
 
-        Args:
-            ids: (batch, target positions), the pieces before those that are predicted.
-            memory: what `encode` gave.
-            source_mask: as in `encode`.
-        """
-        return self.decoder(self.embed_target(ids), memory, source_mask)
-
-    def remember(self, inputs: tuple[Tensor, Tensor | None, Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def remember(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """The encoder's output and where it stands for a piece, for decoding.
 
         Args:
@@ -159,10 +138,6 @@ class PostEditor(EncoderDecoder):
     def embed_target(self, ids: Tensor, start: int = 0) -> Tensor:
         """What enters the decoder for pieces at the positions from `start` on."""
         return self.target_input(ids, start, dtype=self.decoder.dtype)
-
-    def first_words(self, inputs: tuple[Tensor, Tensor | None, Tensor, Tensor], eos: int) -> Tensor:
-        """What stands before each sentence that is written, (batch,)."""
-        return inputs[0].new_full(inputs[0].shape[:1], self.first)
 
     def in_order(self) -> list[nn.Module]:
         """The modules that are worth sharding one by one, in the order they run."""

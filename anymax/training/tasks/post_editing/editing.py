@@ -13,7 +13,7 @@ from anymax.data.batches.triplets import EditInputs, edit_inputs
 from anymax.data.triplets.prepared import SOURCE_MARKS, PreparedTriplets
 from anymax.data.units.word_pieces import SPECIALS, WordPieces
 from anymax.decoding import Hypotheses
-from anymax.models.post_editing.model import PostEditor
+from anymax.models.post_editing.edit_model import EditModel
 from anymax.models.sizes import check_fits_memory
 from anymax.training.checkpoint.checkpoints import Which
 from anymax.training.run_folder.folder import read_config
@@ -23,7 +23,7 @@ from anymax.training.tasks.translation.translating import Progress, decode, load
 
 
 def correct(
-    models: Sequence[PostEditor],
+    models: Sequence[EditModel],
     rows: Sequence[Tensor],
     search: Search,
     pieces: WordPieces,
@@ -64,7 +64,7 @@ class OpenedPostEditor:
         search: how translations are corrected, unless a call says otherwise.
     """
 
-    models: Sequence[PostEditor]
+    models: Sequence[EditModel]
     pieces: WordPieces
     search: Search
 
@@ -131,7 +131,7 @@ def open_post_editor(
     return replace(opened[0], models=[model for each in opened for model in each.models])
 
 
-def new_model(config: PostEditingConfig, pieces: WordPieces) -> PostEditor:
+def new_model(config: PostEditingConfig, pieces: WordPieces) -> EditModel:
     """The model of a config, its parameters drawn at random, for these pieces."""
     check_fits_memory(lambda: config.model.build(pieces))
     return config.model.build(pieces)

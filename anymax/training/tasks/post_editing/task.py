@@ -24,6 +24,7 @@ from anymax.evaluation.translation import Tokenize
 from anymax.mappings import LearnedEntmax
 from anymax.models.bert.checkpoint import find_bert, load_bert
 from anymax.models.language_model.model import evaluating
+from anymax.models.post_editing.edit_model import EditModel
 from anymax.models.post_editing.model import PostEditor
 from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.observed import Observed
@@ -52,9 +53,9 @@ def build(config: PostEditingConfig, folder: Path, ranks: Ranks, *, seed: int, a
     prepared.split("valid")
     model = new_model(config, prepared.pieces)
     # A checkpoint has all weights.
-    if config.bert is not None and not Checkpoints(folder / CHECKPOINTS).steps():
+    if config.bert is not None and isinstance(model, PostEditor) and not Checkpoints(folder / CHECKPOINTS).steps():
         announce(f"reading {config.bert}")
-        begun = load_bert(config.bert, mapping=config.model.encoder.mapping, pooler=False, head=False).model
+        begun = load_bert(config.bert, mapping=model.encoder.config.mapping, pooler=False, head=False).model
         prepared.pieces.check_fits(begun.vocabulary_size)
         model.begin_from(begun)
     return PostEditingTask(config, prepared, model, ranks, seed=seed)
@@ -97,12 +98,12 @@ class PostEditingTask(PairTask):
     scored = ("ter", "bleu")
 
     def __init__(
-        self, config: PostEditingConfig, prepared: PreparedTriplets, model: PostEditor, ranks: Ranks, *, seed: int
+        self, config: PostEditingConfig, prepared: PreparedTriplets, model: EditModel, ranks: Ranks, *, seed: int
     ) -> None:
         super().__init__(config, prepared, model, ranks, seed=seed)
         self.config = config
         self.prepared = prepared
-        self.model: PostEditor = model
+        self.model: EditModel = model
 
     @property
     def eos(self) -> tuple[int, int]:
@@ -166,6 +167,10 @@ class PostEditingTask(PairTask):
     def next_commands(self) -> list[list[str]]:
         return [["postedit", "--src", "FILE", "--mt", "FILE"], ["analyze heads"]]
 
+    def why_unobserved(self) -> str | None:
+        is_one = isinstance(self.model, PostEditor)
+        return None if is_one else "the decoder of a dual-source Transformer attends to two texts at once"
+
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
         number = len(self.prepared.split(split))
         chosen = sorted(random.Random(seed).sample(range(number), min(limit, number)))
@@ -180,7 +185,7 @@ class PostEditingTask(PairTask):
         batch = gather(pairs, chosen, *widths, eos=pieces.last, source_eos=pieces.last)
         source, mask, segments, positions, ids, _ = self.arguments(batch)
         with evaluating(self.model), capture(self.model) as weights:
-            self.model.hidden(ids, self.model.encode(source, mask, segments, positions), mask)
+            self.model.hidden(ids, *self.model.remember((source, mask, segments, positions)))
         lengths = (pairs.source_lengths[chosen] - SOURCE_MARKS).tolist()
         sources = [sentence_of(pieces, row[:length].tolist()) for row, length in zip(source, lengths, strict=True)]
         targets = [
