@@ -73,7 +73,7 @@ def postedit(
         check_file(file, "a text file")
         if output is not None and output.exists() and output.samefile(file):
             raise ValueError(f"--output must be another file than {name}, got {output} for both; name another")
-    _check_lengths(src, mt)
+    _check_texts(src, mt)
     from anymax.training.tasks.post_editing.editing import open_post_editor
 
     editor = open_post_editor([run, *ensemble], which="best" if step is None else step, average=average)
@@ -123,12 +123,16 @@ def _marked(before: list[str], after: list[str]) -> tuple[Text, Text]:
     return sides
 
 
-def _check_lengths(src: Path, mt: Path) -> None:
-    """Refuse texts of different lengths before any work."""
+def _check_texts(src: Path, mt: Path) -> None:
+    """Refuse texts of different lengths and lines without words before any work."""
     counts = [0, 0]
-    for lines in zip_longest(open_lines(src), open_lines(mt)):
-        for side, line in enumerate(lines):
+    for number, lines in enumerate(zip_longest(open_lines(src), open_lines(mt)), 1):
+        for side, (file, line) in enumerate(zip((src, mt), lines, strict=True)):
             counts[side] += line is not None
+            if line is not None and not line.strip():
+                raise ValueError(
+                    f"{file} line {number} must hold words, got an empty line; leave the line out of both texts"
+                )
     if counts[0] != counts[1]:
         raise ValueError(
             f"{src} and {mt} must have as many lines as each other, got {counts[0]:,} and {counts[1]:,}; give a "

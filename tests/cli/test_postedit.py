@@ -86,8 +86,8 @@ def test_what_cannot_be_corrected_is_refused_before_any_work(
     Path("long").write_text("ab\nab\n" + "ab " * 65 + "\n")
     for options, said in (
         (["--src", "src", "--mt", "short"], "src and short must have as many lines as each other, got 3 and 1"),
-        (["--src", "empty", "--mt", "mt"], "line 2 must have a source, got an empty line"),
-        (["--src", "src", "--mt", "empty"], "line 2 must have a translation, got an empty line"),
+        (["--src", "empty", "--mt", "mt"], "empty line 2 must hold words, got an empty line"),
+        (["--src", "src", "--mt", "empty"], "empty line 2 must hold words, got an empty line"),
         (["--src", "src", "--mt", "long"], "line 3 must have a translation of at most the model's 64 positions"),
         (["--src", "src", "--mt", "nowhere"], "nowhere"),
         ([*texts, "--output", "mt"], "--output must be another file than --mt"),
