@@ -14,7 +14,7 @@ from pathlib import Path
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.config import Triplets
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.config import DualSourceConfig, PostEditorConfig
+from anymax.models.post_editing.config import DualSourceTransformerConfig, PostEditorConfig
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -93,7 +93,7 @@ def dual_source() -> RunConfig:
     How it was trained is not published; the optimizer is that of Junczys-Dowmunt and Grundkiewicz 2018.
     """
     run = post_editor(SELF_TIED)
-    task = replace(PostEditingConfig.of(run.task), model=DualSourceConfig(), bert=None)
+    task = replace(PostEditingConfig.of(run.task), model=DualSourceTransformerConfig(), bert=None)
     data = replace(task.data, pieces=Pieces(32_000, splitting="spaces"))
     return replace(
         run,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.config import Triplets
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.config import DualSourceConfig, PostEditorConfig
+from anymax.models.post_editing.config import DualSourceTransformerConfig, PostEditorConfig
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -86,7 +86,9 @@ def dual_source() -> RunConfig:
     """Small APE: a Transformer with two encoders, of about the size of the others."""
     run = post_editor(SELF_TIED)
     body = TransformerConfig(256, 4, 4, 1024, dropout=0.1, attention_dropout=0.1, final_norm=True)
-    return replace(run, task=replace(PostEditingConfig.of(run.task), model=DualSourceConfig(body, max_positions=256)))
+    return replace(
+        run, task=replace(PostEditingConfig.of(run.task), model=DualSourceTransformerConfig(body, max_positions=256))
+    )
 
 
 def neural() -> RunConfig:

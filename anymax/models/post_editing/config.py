@@ -98,7 +98,7 @@ class PostEditorConfig:
 
 
 @dataclass(frozen=True)
-class DualSourceConfig:
+class DualSourceTransformerConfig:
     """A Transformer with an encoder for the sentence and another for its translation, which knows of no BERT.
 
     Args:

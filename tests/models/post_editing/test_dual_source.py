@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from anymax.models import DualSourceConfig, DualSourceTransformer, TransformerBlock, TransformerConfig, fsdp_groups
+from anymax.models import (
+    DualSourceTransformer,
+    DualSourceTransformerConfig,
+    TransformerBlock,
+    TransformerConfig,
+    fsdp_groups,
+)
 from anymax.models.post_editing.edit_model import Inputs
 from tests.each import each
 from tests.models.post_editing.test_sharing import WORDS, Words
@@ -15,7 +21,7 @@ BODY = TransformerConfig(16, 2, 2, 24, final_norm=True)
 
 def build() -> DualSourceTransformer:
     torch.manual_seed(0)
-    return DualSourceConfig(BODY, max_positions=12).build(WORDS).eval()
+    return DualSourceTransformerConfig(BODY, max_positions=12).build(WORDS).eval()
 
 
 def inputs() -> Inputs:
@@ -92,7 +98,7 @@ def test_both_texts_change_the_loss_and_every_parameter_learns():
 
 def test_its_size_with_multilingual_pieces():
     with torch.device("meta"):
-        model = DualSourceConfig().build(Words(119_547))
+        model = DualSourceTransformerConfig().build(Words(119_547))
     dim, inner, words = 512, 2048, 119_547
     attention, norm = 4 * (dim * dim + dim), 2 * dim
     feed_forward = 2 * dim * inner + dim + inner

@@ -8,7 +8,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from anymax.models import Bert, BertConfig, PostEditor, PostEditorConfig, Sharing, fsdp_groups
+from anymax.attention import EntmaxConfig, LearnedEntmaxConfig, SoftpickConfig
+from anymax.mappings import LearnedEntmax, Softpick
+from anymax.models import (
+    Bert,
+    BertConfig,
+    DualSourceTransformerConfig,
+    PostEditor,
+    PostEditorConfig,
+    Sharing,
+    TransformerConfig,
+    fsdp_groups,
+)
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -201,3 +212,32 @@ def test_ways_that_do_not_exist_are_refused():
                 **{"encoder": SMALL} | {side: replace(SMALL, num_segments=1)},
                 sharing=replace(TRANSFORMER, embeddings="random"),
             )
+
+
+def test_every_field_reaches_the_models():
+    decoder = replace(SMALL, dropout=0.3, mapping=LearnedEntmaxConfig())
+    config = PostEditorConfig(
+        replace(SMALL, mapping=EntmaxConfig(1.3)),
+        BERT,
+        decoder=decoder,
+        cross_mapping=SoftpickConfig(),
+        label_smoothing=0.2,
+    )
+    model = config.build(WORDS)
+    encoder, block = model.encoder.encoder.blocks[0], model.decoder.blocks[0]
+    assert encoder.attention.mapping.alpha == 1.3 and isinstance(block.attention.mapping, LearnedEntmax)
+    assert isinstance(block.cross_attention.mapping, Softpick) and block.dropout == 0.3 and encoder.dropout == 0.1
+    assert (model.output.label_smoothing, model.output.unsmoothed, model.first) == (0.2, WORDS.pad, WORDS.first)
+    # What is copied from BERT leaves out what its heads learn, which a BERT with softmax has none of.
+    model.begin_from(SMALL.build(len(WORDS)))
+    mappings = {"encoder_mapping": EntmaxConfig(1.3), "decoder_mapping": LearnedEntmaxConfig()}
+    body = TransformerConfig(16, 2, 2, 24)
+    two = DualSourceTransformerConfig(
+        body, **mappings, cross_mapping=SoftpickConfig(), label_smoothing=0.2, max_positions=9
+    ).build(WORDS)
+    for stack in (two.source_encoder, two.translation_encoder):
+        assert stack.blocks[1].attention.mapping.alpha == 1.3
+    block = two.decoder.blocks[1]
+    assert isinstance(block.attention.mapping, LearnedEntmax) and two.max_positions == 9
+    assert isinstance(block.cross_attention.mapping, Softpick) and isinstance(block.second_attention.mapping, Softpick)
+    assert (two.output.label_smoothing, two.output.unsmoothed, two.first) == (0.2, WORDS.pad, WORDS.first)

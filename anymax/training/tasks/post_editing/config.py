@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from anymax.checks import check_counts, given
 from anymax.data.triplets.config import Triplets
-from anymax.models.post_editing.config import DualSourceConfig, PostEditorConfig
+from anymax.models.post_editing.config import DualSourceTransformerConfig, PostEditorConfig
 from anymax.training.task_config import TaskConfig
 from anymax.training.tasks.translation.config import PairTokens, Search, TranslationOptions
 
@@ -39,7 +39,7 @@ class PostEditingConfig(TaskConfig):
     """
 
     data: Triplets
-    model: PostEditorConfig | DualSourceConfig
+    model: PostEditorConfig | DualSourceTransformerConfig
     batching: PairTokens
     _: KW_ONLY
     bert: str | None = None
@@ -53,8 +53,10 @@ class PostEditingConfig(TaskConfig):
             raise ValueError(
                 f"decoded must not be 0 with goal {self.goal!r}, which is that of decoded sentences, got 0"
             )
-        if self.bert is not None and isinstance(self.model, DualSourceConfig):
-            raise ValueError(f"bert must be None with DualSourceConfig, which has no BERT, got {self.bert!r}")
+        if self.bert is not None and isinstance(self.model, DualSourceTransformerConfig):
+            raise ValueError(
+                f"bert must be None with DualSourceTransformerConfig, which has no BERT, got {self.bert!r}"
+            )
         most, limit = self.model.max_positions, self.data.most_target
         if limit is not None and limit >= most:
             raise ValueError(
