@@ -16,6 +16,7 @@ from anymax.cli import (
     export,
     finetune,
     generate,
+    postedit,
     prepare,
     recipes,
     train,
@@ -48,6 +49,7 @@ for _function in WHOLE.values():
     app.command(_function)
 app.command(generate.generate)
 app.command(translate.translate)
+app.command(postedit.postedit)
 app.command(export.export)
 app.command(analyze.app, name="analyze", help="Ask what the choice did: one question after the other.")
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")

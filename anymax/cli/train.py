@@ -33,7 +33,7 @@ _STYLE = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.He
 _Folder = arg(metavar="FOLDER", help_behavior_hint="(default: runs/RECIPE, or runs/TEXT)")
 _OF_TASK = "--task."
 # Parts of a config that can be left out, and do not depend on its other settings.
-_OPTIONAL = ("stop", "random_lengths", "pick")
+_OPTIONAL = ("stop", "average", "random_lengths", "pick")
 _Arguments = TypeVar("_Arguments")
 _Config = TypeVar("_Config")
 

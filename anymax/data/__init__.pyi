@@ -51,6 +51,11 @@ from anymax.data.text.named import sotu as sotu
 from anymax.data.text.named import wikitext_2 as wikitext_2
 from anymax.data.text.named import wikitext_103 as wikitext_103
 from anymax.data.text.words import split_line as split_line
+from anymax.data.triplets.config import Triplets as Triplets
+from anymax.data.triplets.drawn import DrawnTriplets as DrawnTriplets
+from anymax.data.triplets.prepared import PreparedTriplets as PreparedTriplets
+from anymax.data.triplets.prepared import prepare_triplets as prepare_triplets
+from anymax.data.triplets.prepared import reopen_triplets as reopen_triplets
 from anymax.data.units.counting import count_words as count_words
 from anymax.data.units.lexicon import Lexicon as Lexicon
 from anymax.data.units.subwords import Subwords as Subwords

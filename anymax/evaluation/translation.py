@@ -125,6 +125,39 @@ def _number(value: float | None) -> float:
     return float(value)
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What became of the sentences of a corpus by changing them, each by its own TER.
+
+    Args:
+        better, worse: sentences whose TER fell or rose.
+        same: those of the same TER.
+        untouched: those of them that were not changed at all.
+    """
+
+    better: int
+    worse: int
+    same: int
+    untouched: int
+
+
+def count_changes(
+    before: Sequence[str], after: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> Changes:
+    """How many sentences a change has brought nearer to their references, and how many farther away."""
+    check_references(before, references)
+    check_references(after, references)
+    ter, signs = _metrics("none", lowercase)["ter"], list[int]()
+    for old, new, reference in zip(before, after, references, strict=True):
+        if old == new:
+            signs.append(0)
+        else:
+            first, second = (ter.sentence_score(text, [reference]).score for text in (old, new))
+            signs.append((second > first) - (second < first))
+    untouched = sum(old == new for old, new in zip(before, after, strict=True))
+    return Changes(signs.count(-1), signs.count(1), signs.count(0), untouched)
+
+
 def check_references(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     """Sets of references, each as long as the hypotheses; one set may be given without a list around it."""
     if isinstance(hypotheses, str) or isinstance(references, str):

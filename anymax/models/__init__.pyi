@@ -18,6 +18,11 @@ from anymax.models.lstm.config import AWDLSTMConfig as AWDLSTMConfig
 from anymax.models.lstm.config import LSTMConfig as LSTMConfig
 from anymax.models.lstm.layer import RecurrentState as RecurrentState
 from anymax.models.lstm.model import LSTMLM as LSTMLM
+from anymax.models.post_editing.config import DualSourceTransformerConfig as DualSourceTransformerConfig
+from anymax.models.post_editing.config import PostEditorConfig as PostEditorConfig
+from anymax.models.post_editing.dual_source import DualSourceTransformer as DualSourceTransformer
+from anymax.models.post_editing.model import PostEditor as PostEditor
+from anymax.models.post_editing.sharing import Sharing as Sharing
 from anymax.models.transformer.block import TransformerBlock as TransformerBlock
 from anymax.models.transformer.config import TransformerConfig as TransformerConfig
 from anymax.models.transformer.model import TransformerLM as TransformerLM

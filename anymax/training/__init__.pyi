@@ -7,10 +7,12 @@ from anymax.training.config import RunConfig as RunConfig
 from anymax.training.config import run_config as run_config
 from anymax.training.observed import Observed as Observed
 from anymax.training.observed import Sentence as Sentence
+from anymax.training.optim.averages import ExponentialAverageConfig as ExponentialAverageConfig
 from anymax.training.optim.optimizers import AdagradConfig as AdagradConfig
 from anymax.training.optim.optimizers import AdamConfig as AdamConfig
 from anymax.training.optim.optimizers import AdamWConfig as AdamWConfig
 from anymax.training.optim.optimizers import AveragedSGDConfig as AveragedSGDConfig
+from anymax.training.optim.optimizers import BertAdamConfig as BertAdamConfig
 from anymax.training.optim.optimizers import NesterovConfig as NesterovConfig
 from anymax.training.optim.optimizers import SGDConfig as SGDConfig
 from anymax.training.optim.schedules import AtEpoch as AtEpoch
@@ -37,6 +39,9 @@ from anymax.training.task import Task as Task
 from anymax.training.task_config import TaskConfig as TaskConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig as DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig as LanguageModelingConfig
+from anymax.training.tasks.post_editing.config import PostEditingConfig as PostEditingConfig
+from anymax.training.tasks.post_editing.editing import OpenedPostEditor as OpenedPostEditor
+from anymax.training.tasks.post_editing.editing import open_post_editor as open_post_editor
 from anymax.training.tasks.translation.config import PairTokens as PairTokens
 from anymax.training.tasks.translation.config import Search as Search
 from anymax.training.tasks.translation.config import TranslationConfig as TranslationConfig

@@ -10,11 +10,13 @@ from typing import Any, Literal, get_args
 
 from anymax.checks import check_counts, check_positive, given
 from anymax.plain import from_plain, shown
+from anymax.training.optim.averages import ExponentialAverageConfig
 from anymax.training.optim.optimizers import (
     AdagradConfig,
     AdamConfig,
     AdamWConfig,
     AveragedSGDConfig,
+    BertAdamConfig,
     NesterovConfig,
     SGDConfig,
 )
@@ -24,6 +26,7 @@ from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig
 from anymax.training.tasks.masked_language_modeling.config import MaskedLanguageModelingConfig
+from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 from anymax.training.tasks.signalling.config import SignallingConfig
 from anymax.training.tasks.translation.config import TranslationConfig
@@ -37,6 +40,7 @@ TASKS: tuple[type[TaskConfig], ...] = (
     BitVectorsConfig,
     TranslationConfig,
     MaskedLanguageModelingConfig,
+    PostEditingConfig,
 )
 Precision = Literal["float32", "bfloat16", "float16"]
 Parallel = Literal["ddp", "fsdp"]
@@ -69,6 +73,7 @@ class RunConfig:
         evaluate_every: steps from evaluation to evaluation, or "epoch" to evaluate whenever an epoch ends; None
             evaluates at the end only.
         checkpoint_every: steps from checkpoint to checkpoint.
+        average: an average of the parameters over steps, which is evaluated and saved in their place; by default none.
         keep: how many of the last checkpoints stay; the best stays besides.
         tensorboard: whether records are written for TensorBoard too.
         start: the folder of a run whose best weights this one begins with; its task must be the same.
@@ -77,7 +82,9 @@ class RunConfig:
     """
 
     task: TaskConfig
-    optimizer: NesterovConfig | AdagradConfig | AdamConfig | AdamWConfig | SGDConfig | AveragedSGDConfig
+    optimizer: (
+        NesterovConfig | AdagradConfig | AdamConfig | AdamWConfig | BertAdamConfig | SGDConfig | AveragedSGDConfig
+    )
     schedule: Constant | Cosine | CosineCycles | InverseSquareRoot | Linear
     _: KW_ONLY
     steps: int | None = None
@@ -93,6 +100,7 @@ class RunConfig:
     log_every: int = 20
     evaluate_every: int | Literal["epoch"] | None = None
     checkpoint_every: int = 500
+    average: ExponentialAverageConfig | None = None
     keep: int = 2
     tensorboard: bool = False
     start: Path | None = None
@@ -113,6 +121,11 @@ class RunConfig:
         for name, choices in (("precision", Precision), ("parallel", Parallel), ("device", Device)):
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {get_args(choices)}, got {getattr(self, name)!r}")
+        if self.average is not None and self.optimizer.waits_for is not None:
+            raise ValueError(
+                f"average must be None with {type(self.optimizer).__name__}, which averages by itself, got "
+                f"{self.average}"
+            )
         if (self.precision, self.parallel) == ("float16", "fsdp"):
             raise ValueError("precision must be 'float32' or 'bfloat16' with parallel 'fsdp', got 'float16'")
         if self.steps is not None:

@@ -181,7 +181,7 @@ class Loop:
             norm = self.updater.finish(totals.count)
             if not math.isfinite(norm) and not self.updater.scaler.is_enabled():
                 raise DivergedError(f"the norm of the gradients became {norm}")
-            self.updater.step(lr)
+            self.updater.step(lr, self.progress.step + 1)
         self.updater.forget()
         return lr, norm
 

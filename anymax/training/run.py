@@ -273,7 +273,7 @@ def _ignore(line: str) -> None:
 def _check_room(config: RunConfig, folder: Path, task: Task) -> None:
     there = len(Checkpoints(folder / CHECKPOINTS).steps())
     missing = max(0, config.keep + FURTHER_CHECKPOINTS - there)
-    check_room(folder, missing * num_bytes(task.model, config.optimizer.held))
+    check_room(folder, missing * num_bytes(task.model, config.optimizer.held + (config.average is not None)))
 
 
 def _settle(loop: Loop, before: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the page on translation, one after the other as they stand there, at toy size."""
+"""The commands of the pages on translation and post-editing, one after the other as they stand there, at toy size."""
 
 import re
 import shlex
@@ -7,17 +7,23 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import code_of
+from tests.data.triplets.test_triplets import write
 
 pytestmark = pytest.mark.usefixtures("one_thread", "desk")
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "translate.md").read_text()
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 PAIRS = [("A dog runs.", "Ein Hund rennt."), ("Two dogs see a cat.", "Zwei Hunde sehen eine Katze.")] * 20
+TRIPLETS = [
+    ("press the key .", "drücken die Taste .", "drücken Sie die Taste ."),
+    ("a layer", "eine Schicht", "eine Ebene"),
+]
 # What is too large for a test, or belongs to a shell.
 LEFT_OUT = {"pip": 1, "torchrun": 2}
 SMALL = ["--toy", "--steps", "4", "--threads", "1", "--evaluate-every", "2", "--checkpoint-every", "2", "--keep", "2"]
 
 
-def commands() -> list[list[str]]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def commands(page: str) -> list[list[str]]:
+    """What the blocks of a page say that show nothing that is printed."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (PAGES / page).read_text(), re.MULTILINE | re.DOTALL)
     return [shlex.split(line, comments=True) for kind, block in blocks if not kind for line in block.splitlines()]
 
 
@@ -38,7 +44,7 @@ def write_texts() -> None:
 def test_the_page_on_translation_runs_as_it_stands(capsys: pytest.CaptureFixture[str]):
     write_texts()
     left_out = dict.fromkeys(LEFT_OUT, 0)
-    for program, *arguments in commands():
+    for program, *arguments in commands("translate.md"):
         if program != "anymax":
             left_out[program] += 1
             continue
@@ -53,3 +59,24 @@ def test_the_page_on_translation_runs_as_it_stands(capsys: pytest.CaptureFixture
     compared = Path("both/comparison.md").read_text()
     assert "Differences in BLEU" in compared and "| multi30k.learned_entmax | 1 |" in compared
     assert {"text", "pairs", "pairs-2", "corpus"} <= {path.name for path in Path("runs").iterdir()}
+
+
+def test_the_page_on_post_editing_runs_as_it_stands(capsys: pytest.CaptureFixture[str]):
+    folder = write(Path("triplets"), "train", TRIPLETS * 4)
+    for split in ("dev", "test"):
+        write(folder, split, TRIPLETS)
+    for side, lines in zip(("src", "mt"), zip(*TRIPLETS, strict=True), strict=False):
+        Path(f"new.{side}").write_text("".join(f"{line}\n" for line in lines))
+    left_out = dict.fromkeys(LEFT_OUT, 0)
+    for program, *arguments in commands("post-edit.md"):
+        if program != "anymax":
+            left_out[program] += 1
+            continue
+        small = [option for option in SMALL if option not in arguments] if arguments[0] in ("train", "compare") else []
+        assert code_of(*arguments, *small) == 0, arguments
+        printed = capsys.readouterr().out
+        if arguments[0] == "postedit" and "--output" not in arguments:
+            assert printed.count("\n") == len(TRIPLETS)
+    assert left_out == LEFT_OUT
+    assert Path("new.pe").read_text().count("\n") == len(TRIPLETS)
+    assert "ter" in Path("both/comparison.md").read_text()

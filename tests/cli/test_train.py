@@ -15,7 +15,7 @@ from anymax.data.batches.config import RandomLengths
 from anymax.latent import ScoreFunctionConfig
 from anymax.plain import as_plain
 from anymax.recipes import names
-from anymax.training import NonMonotone, read_config, read_metrics
+from anymax.training import ExponentialAverageConfig, NonMonotone, read_config, read_metrics
 from anymax.training.config import run_config
 from anymax.training.run_folder.folder import SUMMARY, TESTED
 from tests.cli.commands import PLAIN, QUICK, code_of, complaint, out, own_text
@@ -112,6 +112,8 @@ def test_a_part_that_a_recipe_leaves_out_is_there_where_options_set_something_of
     config = new_run("grave.full", ["--stop.window=3"]).config
     assert (config.stop, config.evaluate_every, config.task.batching.random_lengths) == (NonMonotone(3), "epoch", None)
     assert new_run("grave.full", ["--stop.window=3", "--evaluate-every", "9"]).config.evaluate_every == 9
+    average = new_run("grave.full", ["--average.weight-at-least", "0.01"]).config.average
+    assert average == ExponentialAverageConfig(0.01)
     config = new_run("grave.full", ["--task.batching.random-lengths.short", "0.5"]).config
     assert config.task.batching.random_lengths == RandomLengths(short=0.5) and config.stop is None
     config = new_run("latent.signalling", ["--pick.baseline", "average"]).config

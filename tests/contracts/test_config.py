@@ -36,7 +36,15 @@ from anymax.latent import (
     TopKSparsemax,
     TopKSparsemaxConfig,
 )
-from anymax.models import BertConfig, Tie, TransformerConfig, TranslatorConfig
+from anymax.models import (
+    BertConfig,
+    DualSourceTransformerConfig,
+    PostEditorConfig,
+    Sharing,
+    Tie,
+    TransformerConfig,
+    TranslatorConfig,
+)
 from anymax.structured import Budget
 from anymax.training import as_plain, from_plain
 from anymax.transforms import (
@@ -61,6 +69,7 @@ from anymax.vocabulary import (
     SparseOutputConfig,
 )
 from tests.lexicons import Made
+from tests.models.post_editing.test_sharing import Words
 
 UNIONS = {
     "transforms": [TransformConfig, AttentionTransformConfig],
@@ -116,6 +125,27 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
             max_positions=9,
         ),
         (Made(20), Made(10)),
+    ),
+    (
+        PostEditorConfig(
+            BertConfig(4, 1, 2, 8, mapping=EntmaxConfig(1.3)),
+            Sharing("tied", "random", "copied", "random", "random", cross_attention_of="encoder"),
+            decoder=BertConfig(4, 1, 2, 6, mapping=LearnedEntmaxConfig()),
+            cross_mapping=SoftpickConfig(),
+            label_smoothing=0.2,
+        ),
+        (Words(20),),
+    ),
+    (
+        DualSourceTransformerConfig(
+            TransformerConfig(4, 1, 2, 8),
+            encoder_mapping=EntmaxConfig(1.3),
+            decoder_mapping=LearnedEntmaxConfig(clamp=1.01),
+            cross_mapping=SoftpickConfig(),
+            label_smoothing=0.2,
+            max_positions=9,
+        ),
+        (Words(20),),
     ),
     (BertConfig(4, 1, 2, 8, max_positions=9, num_segments=3, activation="relu", mapping=EntmaxConfig(1.3)), (20,)),
 ]

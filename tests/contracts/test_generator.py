@@ -8,9 +8,19 @@ import torch
 from torch import Tensor
 
 from anymax.decoding import Generator, GNMTPenalty, Hypotheses, agreement, beam_search
-from anymax.models import AWDLSTM, LSTMLM, AWDLSTMConfig, LSTMConfig
+from anymax.models import (
+    AWDLSTM,
+    LSTMLM,
+    AWDLSTMConfig,
+    BertConfig,
+    DualSourceTransformerConfig,
+    LSTMConfig,
+    PostEditorConfig,
+    TransformerConfig,
+)
 from anymax.vocabulary import AdaptiveOutput, FixedInput, FullOutput, SparseOutput
 from tests.each import each
+from tests.models.post_editing.test_sharing import Words
 from tests.models.transformer.test_model import LAYERS, VARIANTS, V, build, words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,10 +53,25 @@ def awd_lstm() -> AWDLSTM:
     return AWDLSTM(FixedInput(V, 16), SparseOutput(V, 16), AWDLSTMConfig(16, 20, 2, 16))
 
 
+def post_editor(config: PostEditorConfig | DualSourceTransformerConfig) -> Member:
+    """Rows of sentences and translations of different lengths."""
+    model = config.build(Words(V)).eval()
+    with torch.no_grad():
+        model.output.table.mul_(2.0 if isinstance(config, DualSourceTransformerConfig) else 40.0)
+    source, place = words(NUM_INPUTS, 9), torch.arange(9)
+    mask = place < 5 + torch.arange(NUM_INPUTS)[:, None] % 5
+    segments = (place >= 2 + torch.arange(NUM_INPUTS)[:, None] % 3).long() * mask
+    parts = source, mask, segments, place.expand(NUM_INPUTS, -1)
+    return Member(model, lambda index: tuple(part[index] for part in parts))
+
+
+BERT = BertConfig(16, 2, 2, 24, max_positions=16)
 MEMBERS: dict[str, Callable[[], Member]] = {
     **{f"transformer, {layers}": (lambda layers=layers: language_model(build(layers))) for layers in LAYERS},
     **{f"transformer, {name}": (lambda name=name: language_model(build(**VARIANTS[name]))) for name in VARIANTS},
     "lstm": lambda: language_model(lstm()),
+    "post-editor": lambda: post_editor(PostEditorConfig(BERT)),
+    "dual-source": lambda: post_editor(DualSourceTransformerConfig(TransformerConfig(16, 2, 2, 24, final_norm=True))),
     "awd-lstm": lambda: language_model(awd_lstm()),
 }
 ALL = torch.arange(NUM_INPUTS)

@@ -199,7 +199,7 @@ class AWDTrainee(RecurrentTrainee):
         self._updater.finish(count)
 
     def _update(self) -> None:
-        self._updater.step(self._updater.config.optimizer.lr)
+        self._updater.step(self._updater.config.optimizer.lr, 1)
         self._updater.forget()
 
 

@@ -132,16 +132,28 @@ def make_pieces(
     which = config.pieces
     if which.vocabulary is not None:
         return WordPieces.load(which.vocabulary)
-    words = {name: _counted(corpus, which, cache, progress) for name, corpus in texts.items()}
+    words = {name: count_words(corpus, which, cache=cache, progress=progress) for name, corpus in texts.items()}
     weighed = _weighed(words, dict(zip(config.names, config.normal_shares, strict=True)))
+    state = digest(*(lexicon.hash for lexicon in words.values()), config.normal_shares)
+    return learn_pieces(weighed, which, plain_name("-".join(texts)), state, cache=cache, progress=progress)
+
+
+def learn_pieces(
+    words: Mapping[str, int], which: Pieces, name: str, state: str, *, cache: Path, progress: Announce | None = None
+) -> WordPieces:
+    """Word pieces of counted words, or those that an earlier call learned.
+
+    Args:
+        name: of the text, for the name of a file.
+        state: differs where the words or their counts do.
+    """
     settings = (which.size, which.min_count, which.most_characters, which.splitting, which.lowercase)
-    state = digest(*(lexicon.hash for lexicon in words.values()), config.normal_shares, *settings)
     if progress is not None:
-        progress(f"learning {which.size:,} word pieces from {len(weighed):,} words")
+        progress(f"learning {which.size:,} word pieces from {len(words):,} words")
 
     def learn() -> WordPieces:
         return WordPieces.train(
-            weighed,
+            words,
             which.size,
             min_count=which.min_count,
             most_characters=which.most_characters,
@@ -149,10 +161,10 @@ def make_pieces(
             lowercase=which.lowercase,
         )
 
-    return kept(cache / f"{plain_name('-'.join(texts))}-word-pieces-{state}.json", WordPieces.load, learn)
+    return kept(cache / f"{name}-word-pieces-{digest(state, *settings)}.json", WordPieces.load, learn)
 
 
-def _counted(corpus: Corpus, which: Pieces, cache: Path, progress: Announce | None) -> Lexicon:
+def count_words(corpus: Corpus, which: Pieces, *, cache: Path, progress: Announce | None = None) -> Lexicon:
     """All words of a training text with their counts, from the cache where the same text was counted before."""
     source, cutter = corpus.source("train"), WordPieces(SPECIALS, which.splitting, which.lowercase)
     counting = throttled(progress, f"counting the words of {corpus.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -75,6 +75,23 @@ class EncodedPairs:
             target_lengths[kept],
             numbers=kept,
             num_long=num_long,
+        )
+
+    def repeated(self, is_repeated: Tensor, times: int) -> EncodedPairs:
+        """The same with some pairs several times.
+
+        Args:
+            is_repeated: bool (N,), for which pairs.
+        """
+        rows = torch.arange(len(self))
+        index = torch.cat([rows, rows[is_repeated].repeat(times - 1)])
+        return replace(
+            self,
+            source_ends=self.source_ends[index],
+            target_ends=self.target_ends[index],
+            source_lengths=self.source_lengths[index],
+            target_lengths=self.target_lengths[index],
+            numbers=self.numbers[index],
         )
 
     def __len__(self) -> int:

@@ -33,20 +33,17 @@ SOURCE_FOLDER, TARGET_FOLDER = "source", "target"
 
 
 @dataclass(frozen=True)
-class PreparedParallel:
-    """Parallel text as ids.
+class PreparedPairs:
+    """Pairs of texts as ids, in whatever units.
 
     Args:
         corpus: the text.
-        source_units, target_units: what the ids stand for; the same object where units are joint.
         splits: the ids of each split there is.
         counted: the pairs of each split, and those left out as one side or both have no words.
         limits: the most units of a sentence of source and target; longer pairs of train are left out.
     """
 
     corpus: ParallelCorpus
-    source_units: Units
-    target_units: Units
     splits: Mapping[Split, EncodedPairs]
     counted: Mapping[Split, Counted]
     limits: tuple[int | None, int | None]
@@ -55,6 +52,30 @@ class PreparedParallel:
     def name(self) -> str:
         """What the corpus is called."""
         return self.corpus.name
+
+    def split(self, split: Split) -> EncodedPairs:
+        """The ids of a split; a corpus without it is an error."""
+        # The corpus knows which there are, and says so.
+        self.corpus.source(split)
+        return self.splits[split]
+
+    def identity_of_texts(self) -> dict[str, str]:
+        """Hashes of the ids of each split, and the limits."""
+        texts = {f"{split} source": pairs.source_file.tokens_hash for split, pairs in self.splits.items()}
+        texts |= {f"{split} target": pairs.target_file.tokens_hash for split, pairs in self.splits.items()}
+        return {**texts, "limits": " ".join(map(str, self.limits))}
+
+
+@dataclass(frozen=True)
+class PreparedParallel(PreparedPairs):
+    """Parallel text as ids.
+
+    Args:
+        source_units, target_units: what the ids stand for; the same object where units are joint.
+    """
+
+    source_units: Units
+    target_units: Units
 
     @property
     def is_joint(self) -> bool:
@@ -69,12 +90,6 @@ class PreparedParallel:
     @staticmethod
     def _dropped(counted: Counted, pairs: EncodedPairs) -> dict[str, int]:
         return {"blank": counted.blank, "one-sided": counted.one_sided, "long": counted.pairs - len(pairs)}
-
-    def split(self, split: Split) -> EncodedPairs:
-        """The ids of a split; a corpus without it is an error."""
-        # The corpus knows which there are, and says so.
-        self.corpus.source(split)
-        return self.splits[split]
 
     def lines(self, split: Split) -> Lines:
         """The sentences and translations of a split as text; of valid and test, those of `split` one for one."""
@@ -102,9 +117,7 @@ class PreparedParallel:
         """Hashes of the units and of the ids of each split, and the limits: what a run depends on."""
         sides = {"source": self.source_units, "target": self.target_units}
         units = {f"{side} {what}": hash for side, units in sides.items() for what, hash in hashes_of(units).items()}
-        texts = {f"{split} source": pairs.source_file.tokens_hash for split, pairs in self.splits.items()}
-        texts |= {f"{split} target": pairs.target_file.tokens_hash for split, pairs in self.splits.items()}
-        return {**units, **texts, "limits": " ".join(map(str, self.limits))}
+        return {**units, **self.identity_of_texts()}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the units, and the identity to compare with; the text stays where it is.
@@ -194,13 +207,13 @@ def prepare_parallel(
             drop_long=split == "train",
         )
         if progress is not None:
-            progress(_report(f"{corpus.name} {split}", splits[split], counted[split], limits))
+            progress(report(f"{corpus.name} {split}", splits[split], counted[split], limits))
     if not len(splits["train"]):
         raise ValueError(
             f"most_source and most_target must leave some pair of {corpus.name} train, got {limits[0]} and "
             f"{limits[1]}, which leave out all {counted['train'].pairs:,}; raise them"
         )
-    return PreparedParallel(corpus, source_units, target_units, splits, counted, limits)
+    return PreparedParallel(corpus, splits, counted, limits, source_units, target_units)
 
 
 def reopen_parallel(
@@ -265,7 +278,8 @@ def _check_marks(units: Units, which: Words | BPE) -> None:
             )
 
 
-def _report(what: str, pairs: EncodedPairs, counted: Counted, limits: tuple[int | None, int | None]) -> str:
+def report(what: str, pairs: EncodedPairs, counted: Counted, limits: tuple[int | None, int | None]) -> str:
+    """How many pairs a split has, and how many were left out and why, in a line."""
     long = f"{pairs.num_long:,} longer than {limits[0]} or {limits[1]} units"
     reasons = {
         f"{counted.blank:,} blank": counted.blank,

@@ -135,6 +135,29 @@ def encode_pieces(
     return _encode(corpus, split, lines, coded, cache=cache, progress=progress)
 
 
+def encode_parts(
+    corpus: Corpus,
+    split: Split,
+    pieces: WordPieces,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """The lines of a split as ids of word pieces with "<T>" behind each, kept as `encode` keeps them.
+
+    Parts of a line that tabs separate have "[SEP]" between them.
+    """
+    sep, last = pieces.sep, pieces.last
+
+    def lines() -> Iterator[list[int]]:
+        for line in corpus.source(split).lines():
+            ids = [id for part in line.split("\t") for id in (*pieces.encode(part), sep)]
+            yield [*ids[:-1], last]
+
+    coded = _Coded("parts in word pieces", pieces.hash, pieces.hash, len(pieces), pieces.unk)
+    return _encode(corpus, split, lines, coded, cache=cache, progress=progress)
+
+
 @dataclass(frozen=True)
 class _Coded:
     """What lines of a text are coded in.

@@ -260,6 +260,16 @@ class WordPieces:
         """The id of "[MASK]", which hides a piece."""
         return self.ids[MASK]
 
+    @property
+    def first(self) -> int:
+        """The id of "<S>", which stands before a sentence that is generated; a vocabulary without it is an error."""
+        return self._of_generated(FIRST)
+
+    @property
+    def last(self) -> int:
+        """The id of "<T>", which ends a sentence that is generated; a vocabulary without it is an error."""
+        return self._of_generated(LAST)
+
     @cached_property
     def hash(self) -> str:
         """The sha256 of all that decides ids, in hexadecimal digits."""
@@ -271,6 +281,15 @@ class WordPieces:
 
     def __repr__(self) -> str:
         return f"WordPieces({len(self)} pieces, {self.splitting!r}, lowercase={self.lowercase}, {self.hash[:8]})"
+
+    def _of_generated(self, word: str) -> int:
+        if word not in self.ids:
+            raise ValueError(
+                f"the vocabulary must have the words {FIRST} and {LAST} for a model that writes, but lacks {word}; "
+                "take one that has them, as that of bert-base-multilingual-cased, or put them in the place of two "
+                "unused pieces"
+            )
+        return self.ids[word]
 
     @property
     def _strips_accents(self) -> bool:

@@ -4,6 +4,7 @@ Shapes: B batch, N positions, D the model's dimension, M masked positions of the
 """
 
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -112,22 +113,7 @@ class Bert(nn.Module):
 
     def embed(self, ids: Tensor, segments: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """What enters the first block, (batch, positions, model_dim); arguments as in `encode`."""
-        most = self.config.max_positions
-        if ids.dim() != 2 or ids.shape[1] == 0:
-            raise ValueError(f"ids must be (batch, positions) with at least one position, got {tuple(ids.shape)}")
-        if positions is None:
-            if ids.shape[1] > most:
-                raise ValueError(
-                    f"ids must have at most the model's max_positions, {most}, got a sequence of {ids.shape[1]}; cut "
-                    "it, or leave longer ones out"
-                )
-            positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        segments = torch.zeros_like(ids) if segments is None else segments
-        for name, values, size in (("segments", segments, self.config.num_segments), ("positions", positions, most)):
-            _check_places(name, values, size, ids)
-        vectors_BND = self.words(ids) + self.positions(positions) + self.segments(segments)
-        normed_BND = self.embedding_norm(vectors_BND).to(self.encoder.dtype)
-        return F.dropout(normed_BND, self.config.dropout, self.training)
+        return embed_tokens(self, ids, segments, positions, dtype=self.encoder.dtype)
 
     def pooled(self, hidden: Tensor) -> Tensor:
         """One vector for each sequence, (batch, model_dim), of what `encode` gave for its first token."""
@@ -166,6 +152,47 @@ class Bert(nn.Module):
             if mask.shape != ids.shape:
                 raise ValueError(f"mask must have the shape of ids, {tuple(ids.shape)}, got {tuple(mask.shape)}")
         return mask
+
+
+class TokenTables(Protocol):
+    """What turns tokens into vectors: a BERT, or the input of a decoder that is made as one."""
+
+    config: BertConfig
+    words: FixedInput
+    positions: nn.Embedding
+    segments: nn.Embedding
+    embedding_norm: nn.LayerNorm
+    training: bool
+
+
+def embed_tokens(
+    tables: TokenTables, ids: Tensor, segments: Tensor | None, positions: Tensor | None, *, dtype: torch.dtype
+) -> Tensor:
+    """The normalised sum of the vectors of words, positions and segments, (batch, positions, model_dim).
+
+    Args:
+        ids, segments, positions: as in `Bert.encode`.
+        dtype: of the blocks that read them.
+    """
+    most = tables.config.max_positions
+    if ids.dim() != 2 or ids.shape[1] == 0:
+        raise ValueError(f"ids must be (batch, positions) with at least one position, got {tuple(ids.shape)}")
+    if positions is None:
+        if ids.shape[1] > most:
+            raise ValueError(
+                f"ids must have at most the model's max_positions, {most}, got a sequence of {ids.shape[1]}; cut "
+                "it, or leave longer ones out"
+            )
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    segments = torch.zeros_like(ids) if segments is None else segments
+    for name, values, size in (
+        ("segments", segments, tables.config.num_segments),
+        ("positions", positions, most),
+    ):
+        _check_places(name, values, size, ids)
+    vectors_BND = tables.words(ids) + tables.positions(positions) + tables.segments(segments)
+    normed_BND = tables.embedding_norm(vectors_BND).to(dtype)
+    return F.dropout(normed_BND, tables.config.dropout, tables.training)
 
 
 class MaskedWords(nn.Module):

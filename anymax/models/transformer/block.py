@@ -32,6 +32,9 @@ class TransformerBlock(nn.Module):
         memory_dim: how wide the vectors of the encoder are that cross-attention attends to; by default there is no
             cross-attention.
         cross_mapping: as `mapping`, of the cross-attention.
+        second_memory_dim: how wide the vectors of a second encoder are, whose attention follows that to the first; by
+            default there is none.
+        second_mapping: as `mapping`, of the attention to it.
 
     Vaswani et al. 2017.
     """
@@ -43,12 +46,17 @@ class TransformerBlock(nn.Module):
         mapping: Mapping | None = None,
         memory_dim: int | None = None,
         cross_mapping: Mapping | None = None,
+        second_memory_dim: int | None = None,
+        second_mapping: Mapping | None = None,
     ) -> None:
         super().__init__()
-        if memory_dim is None and cross_mapping is not None:
-            raise ValueError(
-                "cross_mapping must be None for a block without cross-attention, got one; give memory_dim too"
-            )
+        for name, given, needed, dim in (
+            ("cross_mapping", cross_mapping, "memory_dim", memory_dim),
+            ("second_mapping", second_mapping, "second_memory_dim", second_memory_dim),
+            ("second_memory_dim", second_memory_dim, "memory_dim", memory_dim),
+        ):
+            if given is not None and dim is None:
+                raise ValueError(f"{name} must be None for a block without cross-attention, got one; give {needed} too")
         self.dropout = config.dropout
         self.norm_first = config.norm_first
         self.attention_norm = build_norm(config)
@@ -58,6 +66,11 @@ class TransformerBlock(nn.Module):
         if memory_dim is not None:
             self.cross_attention_norm = build_norm(config)
             self.cross_attention = _build_attention(config, mapping=cross_mapping, kv_dim=memory_dim)
+        self.second_attention_norm: nn.Module | None = None
+        self.second_attention: MultiHeadAttention | None = None
+        if second_memory_dim is not None:
+            self.second_attention_norm = build_norm(config)
+            self.second_attention = _build_attention(config, mapping=second_mapping, kv_dim=second_memory_dim)
         self.feed_forward_norm = build_norm(config)
         self.feed_forward = FeedForward(config)
 
@@ -71,6 +84,9 @@ class TransformerBlock(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
         memory_cache: CrossAttentionCache | None = None,
+        second_memory: Tensor | None = None,
+        second_mask: Tensor | None = None,
+        second_cache: CrossAttentionCache | None = None,
     ) -> Tensor:
         """The next vectors, in the shape of `hidden`.
 
@@ -83,6 +99,7 @@ class TransformerBlock(nn.Module):
             memory: (batch, memory positions, memory_dim), the encoder's output, for a block with cross-attention.
             memory_mask: (batch, memory positions), true where a position of `memory` may be attended to.
             memory_cache: in place of `memory` and `memory_mask`, what `precompute` made of them.
+            second_memory, second_mask, second_cache: the same of a second encoder, for a block that attends to two.
         """
         mask = None if key_mask is None else expand_key_mask(key_mask)
         hidden = self._add(
@@ -90,42 +107,49 @@ class TransformerBlock(nn.Module):
             self.attention_norm,
             lambda hidden_BND: self.attention(hidden_BND, mask=mask, is_causal=is_causal, cache=cache),
         )
-        hidden = self._add_memory(hidden, memory, memory_mask, memory_cache)
+        norm, attention = self.cross_attention_norm, self.cross_attention
+        given = {"memory": memory, "memory_mask": memory_mask, "memory_cache": memory_cache}
+        hidden = self._add_memory(hidden, norm, attention, given, memory, memory_mask, memory_cache)
+        norm, attention = self.second_attention_norm, self.second_attention
+        given = {"second_memory": second_memory, "second_mask": second_mask, "second_cache": second_cache}
+        hidden = self._add_memory(hidden, norm, attention, given, second_memory, second_mask, second_cache)
         return self._add(hidden, self.feed_forward_norm, self.feed_forward)
 
     def precompute(self, memory: Tensor, memory_mask: Tensor | None = None) -> CrossAttentionCache:
         """Keys and values of the encoder's output, for decoding to compute them once; arguments as in `forward`."""
-        if self.cross_attention is None:
-            raise ValueError(
-                "memory must be left out of a block without cross-attention, got one; build the block with memory_dim"
-            )
-        return self.cross_attention.precompute(memory, key_mask=memory_mask)
+        return _precomputed("memory", self.cross_attention, memory, memory_mask)
+
+    def precompute_second(self, second_memory: Tensor, second_mask: Tensor | None = None) -> CrossAttentionCache:
+        """The same of a second encoder's output."""
+        return _precomputed("second_memory", self.second_attention, second_memory, second_mask)
 
     def _add_memory(
         self,
         hidden_BND: Tensor,
+        norm: nn.Module | None,
+        attention: MultiHeadAttention | None,
+        given: dict[str, Tensor | CrossAttentionCache | None],
         memory: Tensor | None,
         memory_mask: Tensor | None,
         memory_cache: CrossAttentionCache | None,
     ) -> Tensor:
-        given = {"memory": memory, "memory_mask": memory_mask, "memory_cache": memory_cache}
         names = [name for name, value in given.items() if value is not None]
-        norm, cross_attention = self.cross_attention_norm, self.cross_attention
-        if norm is None or cross_attention is None:
+        of_memory, of_mask, of_cache = given
+        if norm is None or attention is None:
             if names:
                 raise ValueError(
                     f"{names[0]} must be left out of a block without cross-attention, got one; "
-                    "build the block with memory_dim"
+                    f"build the block with {of_memory}_dim"
                 )
             return hidden_BND
-        if names not in (["memory"], ["memory", "memory_mask"], ["memory_cache"]):
+        if names not in ([of_memory], [of_memory, of_mask], [of_cache]):
             raise ValueError(
-                "a block with cross-attention must get memory, with or without memory_mask, or else memory_cache, "
+                f"a block with cross-attention must get {of_memory}, with or without {of_mask}, or else {of_cache}, "
                 f"got {' and '.join(names) or 'none of them'}"
             )
         mask = None if memory_mask is None else expand_key_mask(memory_mask)
         return self._add(
-            hidden_BND, norm, lambda query_BND: cross_attention(query_BND, memory, mask=mask, cache=memory_cache)
+            hidden_BND, norm, lambda query_BND: attention(query_BND, memory, mask=mask, cache=memory_cache)
         )
 
     def _add(self, hidden_BND: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -192,6 +216,16 @@ def _build_attention(
         sink=config.attention_sink,
         transform=built,
     )
+
+
+def _precomputed(
+    name: str, attention: MultiHeadAttention | None, memory: Tensor, memory_mask: Tensor | None
+) -> CrossAttentionCache:
+    if attention is None:
+        raise ValueError(
+            f"{name} must be left out of a block without cross-attention, got one; build the block with {name}_dim"
+        )
+    return attention.precompute(memory, key_mask=memory_mask)
 
 
 def check_makers(**mappings: MakeMapping | None) -> None:

@@ -17,10 +17,16 @@ class DecoderCache:
     Args:
         own: keys and values of the positions so far, for each block.
         memory: keys and values of the encoder's output, for each block.
+        second: the same of a second encoder's, where there is one.
     """
 
-    def __init__(self, own: Sequence[KeyValueCache], memory: Sequence[CrossAttentionCache]) -> None:
-        self.own, self.memory = list(own), list(memory)
+    def __init__(
+        self,
+        own: Sequence[KeyValueCache],
+        memory: Sequence[CrossAttentionCache],
+        second: Sequence[CrossAttentionCache] = (),
+    ) -> None:
+        self.own, self.memory, self.second = list(own), list(memory), list(second)
         keys = self.memory[0].keys
         # Which row of the encoder's output each row of the batch attends to.
         self._rows = torch.arange(keys.shape[0], device=keys.device)
@@ -39,7 +45,7 @@ class DecoderCache:
         check_rows(index, self._rows)
         rows = self._rows.index_select(0, index)
         if not torch.equal(rows, self._rows):
-            for of_memory in self.memory:
+            for of_memory in (*self.memory, *self.second):
                 of_memory.reorder(index)
             self._rows = rows
         for of_block in self.own:
@@ -57,6 +63,8 @@ class Decoder(nn.Module):
         mapping: called once for every block, makes the mapping of its self-attention; by default, or where it gives
             None, softmax.
         cross_mapping: as `mapping`, of the attention to the encoder's output.
+        second_memory_dim: how wide a second encoder's output is, which every block attends to after the first, with
+            mappings that `cross_mapping` makes too; by default there is none.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Decoder(nn.Module):
         memory_dim: int | None = None,
         mapping: MakeMapping | None = None,
         cross_mapping: MakeMapping | None = None,
+        second_memory_dim: int | None = None,
     ) -> None:
         super().__init__()
         check_makers(mapping=mapping, cross_mapping=cross_mapping)
@@ -75,6 +84,8 @@ class Decoder(nn.Module):
                 mapping=None if mapping is None else mapping(),
                 memory_dim=config.model_dim if memory_dim is None else memory_dim,
                 cross_mapping=None if cross_mapping is None else cross_mapping(),
+                second_memory_dim=second_memory_dim,
+                second_mapping=None if cross_mapping is None or second_memory_dim is None else cross_mapping(),
             )
             for _ in range(config.num_layers)
         )
@@ -85,6 +96,8 @@ class Decoder(nn.Module):
         hidden: Tensor,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        second_memory: Tensor | None = None,
+        second_mask: Tensor | None = None,
         *,
         cache: DecoderCache | None = None,
     ) -> Tensor:
@@ -94,7 +107,8 @@ class Decoder(nn.Module):
             hidden: (batch, positions, model_dim).
             memory: (batch, memory positions, memory_dim), the encoder's output.
             memory_mask: (batch, memory positions), true where a position of `memory` may be attended to.
-            cache: in place of both, of `new_cache`, with the positions before these; these are added to it.
+            second_memory, second_mask: the same of a second encoder.
+            cache: in place of these, of `new_cache`, with the positions before these; these are added to it.
         """
         for i, block in enumerate(self.blocks):
             hidden = block(
@@ -104,14 +118,27 @@ class Decoder(nn.Module):
                 memory_mask=memory_mask,
                 cache=None if cache is None else cache.own[i],
                 memory_cache=None if cache is None else cache.memory[i],
+                second_memory=second_memory,
+                second_mask=second_mask,
+                second_cache=None if cache is None or not cache.second else cache.second[i],
             )
         return hidden if self.final_norm is None else self.final_norm(hidden)
 
-    def new_cache(self, memory: Tensor, memory_mask: Tensor | None = None, *, max_length: int) -> DecoderCache:
+    def new_cache(
+        self,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        second_memory: Tensor | None = None,
+        second_mask: Tensor | None = None,
+        *,
+        max_length: int,
+    ) -> DecoderCache:
         """A cache without positions, with room for `max_length`; the other arguments are those of `forward`."""
         blocks = list(self._blocks())
         return DecoderCache(
-            [KeyValueCache(max_length) for _ in blocks], [block.precompute(memory, memory_mask) for block in blocks]
+            [KeyValueCache(max_length) for _ in blocks],
+            [block.precompute(memory, memory_mask) for block in blocks],
+            [] if second_memory is None else [block.precompute_second(second_memory, second_mask) for block in blocks],
         )
 
     @property
@@ -129,6 +156,10 @@ class Decoder(nn.Module):
         for block in self._blocks():
             assert block.cross_attention is not None
             yield block.cross_attention
+
+    def second_attentions(self) -> Iterator[nn.Module]:
+        """The layers of attention to a second encoder's output, one of every block; none where there is no such."""
+        return (block.second_attention for block in self._blocks() if block.second_attention is not None)
 
     def _blocks(self) -> Iterator[TransformerBlock]:
         for block in self.blocks:

@@ -5,21 +5,21 @@ Shapes: B batch, S positions of the source, T of the target, D the model's dimen
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from anymax.checks import check_counts, given
 from anymax.mappings.arguments import check_boolean
+from anymax.models.encoder_decoder import EncoderDecoder
 from anymax.models.language_model.model import check_output
 from anymax.models.transformer.block import MakeMapping, check_makers
 from anymax.models.transformer.config import TransformerConfig
-from anymax.models.transformer.decoder import Decoder, DecoderCache
+from anymax.models.transformer.decoder import Decoder
 from anymax.models.transformer.embedding import embed
 from anymax.models.transformer.encoder import Encoder
 from anymax.vocabulary import OutputLayer
 
 
-class Translator(nn.Module):
+class Translator(EncoderDecoder):
     """A sentence in, the loss of the words of its translation out.
 
     The encoder reads the source at once; the decoder reads the words of the target so far and attends to the encoder's
@@ -103,44 +103,19 @@ class Translator(nn.Module):
             source_mask: as in `forward`.
         """
         self._check_sentences("ids", ids)
-        return self.decoder(self._embed_target(ids), memory, source_mask)
+        return self.decoder(self.embed_target(ids), memory, source_mask)
 
     def first_words(self, inputs: tuple[Tensor, Tensor | None], eos: int) -> Tensor:
         """<eos> for each sentence, (batch,), which the first call of `next` reads."""
         return inputs[0].new_full(inputs[0].shape[:1], eos)
 
-    @torch.no_grad()
-    def start(self, inputs: tuple[Tensor, Tensor | None], *, max_length: int) -> DecoderCache:
-        """Encode sentences, once, to decode their translations word by word: what `next` continues from.
+    def remember(self, inputs: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+        """The encoder's output and its mask, for decoding.
 
         Args:
             inputs: source and source_mask, as in `forward`.
-            max_length: the number of words that there is room to read.
         """
-        if self.max_positions is not None and max_length > self.max_positions:
-            raise ValueError(
-                f"max_length must be at most the model's max_positions, {self.max_positions}, got {max_length}"
-            )
-        source, source_mask = inputs
-        return self.decoder.new_cache(self.encode(source, source_mask), source_mask, max_length=max_length)
-
-    @torch.no_grad()
-    def next(self, ids: Tensor, state: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        """Read one word more of every row: the vectors that the next is predicted from, (batch, model_dim).
-
-        Args:
-            ids: (batch,), at first the word that begins every target.
-            state: of `start`; it is changed in place.
-        """
-        if ids.dim() != 1:
-            raise ValueError(f"ids must be (batch,), one word for every row, got shape {tuple(ids.shape)}")
-        hidden_B1D = self.decoder(self._embed_target(ids[:, None], state.length), cache=state)
-        return hidden_B1D[:, 0], state
-
-    def reorder(self, state: DecoderCache, index: Tensor) -> DecoderCache:
-        """Keep the rows that `index` names, in its order, which may be more or fewer; the state is changed in place."""
-        state.reorder(index)
-        return state
+        return self.encode(*inputs), inputs[1]
 
     def in_order(self) -> list[nn.Module]:
         """The modules that are worth sharding one by one, in the order they run."""
@@ -164,7 +139,8 @@ class Translator(nn.Module):
     def extra_repr(self) -> str:
         return "" if self.max_positions is None else f"max_positions={self.max_positions}"
 
-    def _embed_target(self, ids: Tensor, start: int = 0) -> Tensor:
+    def embed_target(self, ids: Tensor, start: int = 0) -> Tensor:
+        """What enters the decoder for words at the positions from `start` on."""
         return embed(self.target_input, ids, self.config, dtype=self.decoder.dtype, start=start, training=self.training)
 
     def _check_sentences(self, name: str, ids: Tensor) -> None:

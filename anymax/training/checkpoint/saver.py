@@ -23,6 +23,9 @@ from anymax.training.optim.updater import Updater
 from anymax.training.progress import Evaluated, Progress
 from anymax.training.task import Batches, Task
 
+# The name of the file of what an average beside the optimizer is of.
+ITERATES = "iterates"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -51,12 +54,15 @@ class Saver:
         """Whether the weights are worth saving, and where they are averaged also the averages."""
         model, updater = self.task.model, self.updater
         averages = optimizer_tensors(model, updater.optimizer) if updater.is_averaging else {}
-        return are_finite({**model_tensors(model), **averages}, self.ranks)
+        beside = {} if updater.exponential is None else updater.exponential.tensors(model)
+        beside = {f"{name} average": tensor for name, tensor in beside.items()}
+        return are_finite({**model_tensors(model), **averages, **beside}, self.ranks)
 
     def save(self, progress: Progress, place: Place) -> Path:
         """Write a checkpoint, unless this step has one, and remove those that need not stay.
 
-        Where the optimizer averages, the model's file has the averages, and the optimizer's where its steps led.
+        Where parameters are averaged, the model's file has the averages. Where the steps led is in the optimizer's, if
+        that averages, and otherwise in a file of iterates.
         """
         path = self.checkpoints.path(progress.step)
         if self.saved != progress.step:
@@ -84,10 +90,11 @@ class Saver:
 
     def _collect(self, progress: Progress, place: Place) -> tuple[dict[str, Any], dict[str, Tensors]]:
         """What a checkpoint holds: plain values, and tensors by file."""
-        model, optimizer = self.task.model, self.updater.optimizer
+        model, optimizer, exponential = self.task.model, self.updater.optimizer, self.updater.exponential
         tensors = {
             "model": gathered(model_tensors(model), self.ranks),
             "optimizer": gathered(optimizer_tensors(model, optimizer), self.ranks),
+            ITERATES: {} if exponential is None else gathered(exponential.tensors(model), self.ranks),
             "carry": {name: self.ranks.gather_rows(rows).cpu().clone() for name, rows in sorted(place.carry.items())},
         }
         state = {
@@ -113,12 +120,25 @@ class Saver:
         load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
         made = self._state_made(progress, is_empty="optimizer" not in checkpoint.tensors)
         load_optimizer(model, optimizer, made, checkpoint.tensors.get("optimizer", {}), checkpoint.file("optimizer"))
+        self._load_iterates(checkpoint, progress)
         self.saved = checkpoint.step
         self.updater.resume_phase(progress)
         carry = self._load_carry(checkpoint.tensors.get("carry", {}), checkpoint.file("carry"))
         if carry is None and batches.position > 0 and self.task.new_carry() is not None:
             raise ValueError(f"{checkpoint.file('carry')} is missing, and an epoch cannot be resumed without it")
         return progress, carry
+
+    def _load_iterates(self, checkpoint: Checkpoint, progress: Progress) -> None:
+        """Bring the average beside the optimizer, which the model holds as it was saved, and the iterates to theirs."""
+        exponential, iterates = self.updater.exponential, checkpoint.tensors.get(ITERATES)
+        if (exponential is None) != (iterates is None) and progress.items > 0:
+            was = "without" if iterates is None else "with"
+            raise ValueError(
+                f"average must be as in the run, which was trained {was} an average until {checkpoint.path}; resume "
+                "with that, or train anew in another folder"
+            )
+        if exponential is not None and iterates is not None:
+            exponential.restore(self.task.model, iterates, checkpoint.file(ITERATES))
 
     def settle(self, best: Evaluated | None) -> None:
         """On the first rank: note the best and remove what is neither last nor best."""

@@ -30,7 +30,15 @@ def whole_copy(model: nn.Module, make: Callable[[], nn.Module], *, dtype: torch.
     with torch.device("meta"):
         copy = make()
     tensors = {name: whole(tensor.detach()).cpu() for name, tensor in model_tensors(model).items()}
-    copy.load_state_dict(tensors, assign=True)
+    made = {id(tensor): name for name, tensor in model_tensors(copy).items()}
+    # A parameter by each of its names becomes one new one, so that what is tied stays tied.
+    new = {name: nn.Parameter(tensors[name], parameter.requires_grad) for name, parameter in copy.named_parameters()}
+    for module in copy.modules():
+        for own, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, own, new[made[id(parameter)]])
+        for own, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if id(buffer) in made:
+                setattr(module, own, tensors[made[id(buffer)]])
     return copy if dtype is None else copy.to(dtype)
 
 
@@ -55,10 +63,14 @@ def gathered(tensors: Mapping[str, Tensor], ranks: Ranks) -> Tensors:
     return held
 
 
-@torch.no_grad()
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
     """Copy tensors of a file into a model; names, shapes and types must be those of the model."""
-    ours = model_tensors(model)
+    load_into(model_tensors(model), tensors, file)
+
+
+@torch.no_grad()
+def load_into(ours: Mapping[str, Tensor], tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Copy tensors of a file into tensors of a model; names, shapes and types must be those."""
     _check_names(ours, tensors, file)
     for name, tensor in ours.items():
         if tensor.shape != tensors[name].shape or tensor.dtype != tensors[name].dtype:

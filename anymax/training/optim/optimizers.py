@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from anymax.checks import check_counts, check_not_negative, check_positive, check_shares
+from anymax.checks import check_counts, check_not_negative, check_positive, check_shares, given
 from anymax.training.optim.schedules import AtEpoch, NonMonotone, Trigger
 
 if TYPE_CHECKING:
@@ -165,17 +165,44 @@ class AdamWConfig(OptimizerConfig):
         """The optimizer of these parameters."""
         from torch.optim import AdamW as TorchAdamW
 
-        groups = [part for group in _grouped(parameters) for part in self._parts(group)]
+        groups = [part for group in _grouped(parameters) for part in _matrices_decayed(group, self.weight_decay)]
         return TorchAdamW(groups, self.lr, self.betas, self.eps, fused=True)
 
-    def _parts(self, group: Group) -> list[Group]:
-        decayed = [parameter for parameter in group["params"] if parameter.dim() >= 2]
-        kept = [parameter for parameter in group["params"] if parameter.dim() < 2]
-        return [
-            {"weight_decay": decay, **group, "params": part}
-            for part, decay in ((decayed, self.weight_decay), (kept, 0.0))
-            if part
-        ]
+
+@dataclass(frozen=True)
+class BertAdamConfig(OptimizerConfig):
+    """The Adam that BERT was published with: no bias correction, and a clip for each parameter. Devlin et al. 2019.
+
+    With `Linear` it is the whole of what is called BertAdam. As its first steps are taken with moving means that begin
+    at zero, they are small ones.
+
+    Args:
+        betas: how much of the two moving means stays from step to step.
+        eps: added to the root.
+        weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
+            biases, norms and everything else of one dimension stay as they are.
+        clip: the largest norm of the gradient of each parameter by itself; None for any.
+    """
+
+    held: ClassVar[int] = 2
+
+    lr: float
+    _: KW_ONLY
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        _check_adam(self.lr, self.betas, self.eps, self.weight_decay)
+        check_positive(**given(clip=self.clip))
+
+    def build(self, parameters: Parameters) -> Optimizer:
+        """The optimizer of these parameters."""
+        from anymax.training.optim.bert_adam import BertAdam
+
+        groups = [part for group in _grouped(parameters) for part in _matrices_decayed(group, self.weight_decay)]
+        return BertAdam(groups, self.lr, self.betas, self.eps, clip=self.clip)
 
 
 @dataclass(frozen=True)
@@ -262,6 +289,17 @@ class AveragedSGDConfig(OptimizerConfig):
 def _grouped(parameters: Parameters) -> list[Group]:
     entries: list[Any] = list(parameters)
     return entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
+
+
+def _matrices_decayed(group: Group, weight_decay: float) -> list[Group]:
+    """The group as two, of which only that of the matrices has a weight decay."""
+    decayed = [parameter for parameter in group["params"] if parameter.dim() >= 2]
+    kept = [parameter for parameter in group["params"] if parameter.dim() < 2]
+    return [
+        {"weight_decay": decay, **group, "params": part}
+        for part, decay in ((decayed, weight_decay), (kept, 0.0))
+        if part
+    ]
 
 
 def _are_sharded(groups: list[Group]) -> bool:

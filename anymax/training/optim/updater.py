@@ -14,6 +14,7 @@ from anymax.distributed.sharding import drop_gathered, whole
 from anymax.plain import shown
 from anymax.training.config import Precision, RunConfig
 from anymax.training.optim.averaged_sgd import AveragedSGD
+from anymax.training.optim.exponential_average import ExponentialAverage
 from anymax.training.progress import Progress
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -47,6 +48,8 @@ class Updater:
         self.optimizer = config.optimizer.build(_groups(self.parameters, lr_factors or {}, undecayed))
         # The same where it is one that averages, now or later.
         self.averaging = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
+        # An average beside the optimizer.
+        self.exponential = None if config.average is None else ExponentialAverage(config.average, self.parameters)
         # Small gradients of half precision would be lost without a scale; elsewhere it does nothing.
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
 
@@ -76,12 +79,18 @@ class Updater:
             gradient.mul_(scale)
         return norm
 
-    def step(self, lr: float) -> None:
-        """Change the parameters. In float16, gradients that are not finite change only the scale."""
+    def step(self, lr: float, number: int) -> None:
+        """Change the parameters. In float16, gradients that are not finite change only the scale.
+
+        Args:
+            number: of the step, from 1.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.exponential is not None:
+            self.exponential.update(number)
 
     def forget(self) -> None:
         """Drop the gradients."""
@@ -150,7 +159,8 @@ class Updater:
     def averaged(self) -> Iterator[None]:
         """While the block runs, the model holds the averages of its parameters, if there are any."""
         drop_gathered(self.model)
-        with nullcontext() if self.averaging is None else self.averaging.exchanged():
+        averages = self.averaging or self.exponential
+        with nullcontext() if averages is None else averages.exchanged():
             try:
                 yield
             finally:

@@ -3,21 +3,15 @@
 The file is also the program of each process: `python test_translation_processes.py FOLDER`.
 """
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 
 from anymax.recipes import find
-from anymax.training import Constant, NesterovConfig, RunConfig, open_run, read_metrics, train
-from anymax.training.checkpoint.checkpoints import Checkpoints
+from anymax.training import Constant, NesterovConfig, RunConfig, open_run, train
+from tests.training.tasks.processes import assert_close, train_on_two
 
 STEPS = 12
 
@@ -34,45 +28,11 @@ def config(parallel: str = "ddp") -> RunConfig:
 
 
 def test_two_processes_train_and_translate_as_one(tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    # Else gloo looks the machine's name up, and waits where nobody answers.
-    environment |= {"GLOO_SOCKET_IFNAME": "lo", "ANYMAX_CACHE": str(tmp_path / "cache")}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, str(tmp_path)],
-            cwd=Path(__file__).parents[3],
-            env={**os.environ, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        train(config(), tmp_path / "alone")
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    alone = Checkpoints(tmp_path / "alone" / "checkpoints").load("last").tensors["model"]
+    train_on_two(Path(__file__), tmp_path, lambda: train(config(), tmp_path / "alone"))
     translations = open_run(tmp_path / "alone").task.translate_split("test").translations
     for parallel in ("ddp", "fsdp"):
-        run = tmp_path / parallel
-        weights = Checkpoints(run / "checkpoints").load("last").tensors["model"]
-        assert weights.keys() == alone.keys()
-        for name, tensor in weights.items():
-            torch.testing.assert_close(tensor, alone[name], rtol=1e-3, atol=1e-4)
-        for ours, theirs in zip(read_metrics(run), read_metrics(tmp_path / "alone"), strict=True):
-            assert all(ours.get(name) == theirs.get(name) for name in ("kind", "step", "items"))
-            metrics, expected = (record.get("metrics", {"loss": record.get("loss")}) for record in (ours, theirs))
-            assert metrics == pytest.approx(expected, rel=1e-3)
-        assert open_run(run).task.translate_split("test").translations == translations
+        assert_close(tmp_path / parallel, tmp_path / "alone")
+        assert open_run(tmp_path / parallel).task.translate_split("test").translations == translations
 
 
 if __name__ == "__main__":

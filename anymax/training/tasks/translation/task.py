@@ -12,27 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from anymax.attention import capture
-from anymax.data.batches.batches import IGNORE_INDEX
-from anymax.data.batches.pairs import PairBatch, PairBatches, gather
+from anymax.data.batches.pairs import PairBatch, gather
 from anymax.data.parallel.prepared import PreparedParallel, prepare_parallel, reopen_parallel
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.data.units.units import Units
 from anymax.decoding import Hypotheses
 from anymax.distributed.ranks import Ranks
-from anymax.evaluation.translation import Tokenize, score_translations
+from anymax.evaluation.translation import Tokenize
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.model import evaluating
-from anymax.models.layers import fsdp_groups, learned_alphas
 from anymax.models.translation.model import Translator
 from anymax.training.observed import Observed, Sentence
-from anymax.training.task import Step, Task
 from anymax.training.task_config import Report
+from anymax.training.tasks.pair_task import PairTask, side_by_side
 from anymax.training.tasks.translation.config import Search, TranslationConfig
 from anymax.training.tasks.translation.translating import Progress, new_model, translate
 
-# Sentences that are shown after an evaluation, and the most characters of each.
-SHOWN, SHOWN_LENGTH = 3, 64
 # Pairs whose attention is looked at in one call.
 OBSERVED_PAIRS = 16
 
@@ -60,72 +56,41 @@ class Translated(NamedTuple):
     references: list[str]
     found: list[Hypotheses]
 
+    @property
+    def written(self) -> list[str]:
+        return self.translations
+
     def side_by_side(self) -> list[str]:
         """A few of them to look at, on lines of their own that fit a terminal."""
-        sides = ("source", self.sources), ("translation", self.translations), ("reference", self.references)
-        return [
-            f"  {name:<11}  {shorten(sentences[i])}"
-            for i in range(min(SHOWN, len(self.sources)))
-            for name, sentences in sides
-        ]
+        return side_by_side(source=self.sources, translation=self.translations, reference=self.references)
 
 
-def shorten(text: str) -> str:
-    """The start of a text, if it is a long one."""
-    return text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 4]} ..."
-
-
-class TranslationTask(Task):
+class TranslationTask(PairTask):
     """Predict every word of a translation from its source and the words before it.
 
     Args:
         seed: decides the order of the batches.
     """
 
-    item = "token"
+    scored = ("bleu",)
 
     def __init__(
         self, config: TranslationConfig, prepared: PreparedParallel, model: Translator, ranks: Ranks, *, seed: int
     ) -> None:
+        super().__init__(config, prepared, model, ranks, seed=seed)
         self.config = config
         self.prepared = prepared
         self.model: Translator = model
-        self.ranks = ranks
-        self.seed = seed
-        self.goal = config.goal
-        self.larger_is_better = config.goal == "bleu"
-        self._examples: list[str] = []
 
-    def batches(self, split: Split) -> PairBatches:
-        return self._batches(split, self.seed, self.ranks.rank, self.ranks.world_size)
+    @property
+    def eos(self) -> tuple[int, int]:
+        return self.prepared.source_units.lexicon.eos, self._target_units.lexicon.eos
 
-    def step(self, model: nn.Module, batch: PairBatch, carry: None) -> Step:
-        loss_sum = model(*self._on_device(batch), "sum")
-        return Step(loss_sum, int((batch.target != IGNORE_INDEX).sum()))
+    def arguments(self, batch: PairBatch) -> tuple[Tensor, ...]:
+        return tuple(part.to(self.ranks.device, non_blocking=True) for part in batch)
 
-    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
-        metrics = self.losses(model, split)
-        if self.config.decoded == 0:
-            return metrics
-        done = self.translate_split(split, self.config.decoded)
-        self._examples = done.side_by_side()
-        bleu = score_translations(done.translations, done.references, tokenize=self.tokenize())["bleu"]
-        return metrics | {"bleu": bleu.value}
-
-    def losses(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """The loss of every target token of a split, those before it given, without label smoothing."""
-        loss_sum = count = 0.0
-        batches = self._batches(split, None, self.ranks.rank, self.ranks.world_size)
-        with torch.no_grad(), evaluating(self.model):
-            for batch in batches:
-                is_counted = batch.target != IGNORE_INDEX
-                loss_sum += float(model(*self._on_device(batch), "sum"))
-                count += int(is_counted.sum())
-        loss_sum, count = self.ranks.sum([loss_sum, count])
-        return {"loss": loss_sum / count}
-
-    def examples(self) -> list[str]:
-        return self._examples
+    def decode_split(self, split: Split, number: int | None = None) -> Translated:
+        return self.translate_split(split, number)
 
     def translate_split(
         self,
@@ -168,9 +133,6 @@ class TranslationTask(Task):
     def identity(self) -> dict[str, str]:
         return self.prepared.identity()
 
-    def watch(self) -> dict[str, float]:
-        return learned_alphas(self.model)
-
     def lr_factors(self) -> dict[nn.Parameter, float]:
         return output_rates(self.config.model.output, self.model.output)
 
@@ -179,20 +141,8 @@ class TranslationTask(Task):
 
         return report_on(self, split, options or self.config.evaluation_options, announce=announce)
 
-    def sample(self) -> str | None:
-        return "\n".join(self.translate_split("valid", SHOWN).side_by_side())
-
     def next_commands(self) -> list[list[str]]:
         return [["translate"], ["analyze heads"]]
-
-    def forward_methods(self) -> list[tuple[nn.Module, str]]:
-        return self.model.forward_methods()
-
-    def groups(self) -> list[list[nn.Module]]:
-        return fsdp_groups(self.model)
-
-    def why_unobserved(self) -> str | None:
-        return None
 
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
         number = len(self.prepared.split(split))
@@ -209,7 +159,7 @@ class TranslationTask(Task):
         widths = (int(lengths[chosen].max()) for lengths in (pairs.source_lengths, pairs.target_lengths))
         batch = gather(pairs, chosen, *widths, eos=eos, source_eos=source_units.lexicon.eos)
         with evaluating(self.model), capture(self.model) as weights:
-            source, source_mask, ids, _ = self._on_device(batch)
+            source, source_mask, ids, _ = self.arguments(batch)
             self.model.hidden(ids, self.model.encode(source, source_mask), source_mask)
         sources = [Sentence.of(source_units, pairs.source(i).tolist()) for i in chosen]
         targets = [Sentence.of(target_units, [eos, *pairs.target(i)[:-1].tolist()]) for i in chosen]
@@ -218,19 +168,3 @@ class TranslationTask(Task):
             {"encoder": sources, "decoder": targets, "cross": targets},
             {"encoder": sources, "decoder": targets, "cross": sources},
         )
-
-    def _batches(self, split: Split, seed: int | None, rank: int, world_size: int) -> PairBatches:
-        return PairBatches(
-            self.prepared.split(split),
-            self.config.batching.max_tokens,
-            seed=seed,
-            eos=self._target_units.lexicon.eos,
-            source_eos=self.prepared.source_units.lexicon.eos,
-            rank=rank,
-            world_size=world_size,
-            count=self.config.batching.count,
-        )
-
-    def _on_device(self, batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        source, mask, ids, target = (part.to(self.ranks.device, non_blocking=True) for part in batch)
-        return source, mask, ids, target

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anymax.data.parallel.prepared import PreparedParallel
 from anymax.data.units.units import Units
-from anymax.decoding import Hypotheses, Hypothesis, beam_search
+from anymax.decoding import Generator, Hypotheses, Hypothesis, beam_search
 from anymax.models.sizes import check_fits_memory
 from anymax.models.translation.model import Translator
 from anymax.training.checkpoint.averaging import average_checkpoints
@@ -44,28 +45,62 @@ def translate(
         source_eos: the id of "<eos>" in the source; by default that of the target.
         num_best: how many translations of each; there are fewer where fewer have a probability.
     """
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    found: dict[int, Hypotheses] = {}
+    padding = eos if source_eos is None else source_eos
     device = next(models[0].parameters()).device
+    return decode(
+        models,
+        sources,
+        search,
+        inputs_of=lambda rows: padded(rows, padding, device),
+        most=[search.longest(len(source) - 1) for source in sources],
+        eos=eos,
+        banned=() if search.unknown else (unk,),
+        num_best=num_best,
+        progress=progress,
+    )
+
+
+def decode(
+    models: Sequence[Generator],
+    rows: Sequence[Tensor],
+    search: Search,
+    *,
+    inputs_of: Callable[[Sequence[Tensor]], Any],
+    most: Sequence[int],
+    eos: int,
+    banned: Sequence[int] = (),
+    num_best: int = 1,
+    progress: Progress | None = None,
+) -> list[Hypotheses]:
+    """The best that models write for rows of ids, in their order; those of about one length go together.
+
+    Args:
+        inputs_of: what the models start from, for some of the rows.
+        most: the most words or subwords for each row.
+        eos: the id that ends what is written.
+        banned: ids that are never written.
+        num_best: how many for each row; there are fewer where fewer have a probability.
+    """
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    found: dict[int, Hypotheses] = {}
     for first in range(0, len(order), search.batch_size):
         chosen = order[first : first + search.batch_size]
-        inputs = _padded([sources[i] for i in chosen], eos if source_eos is None else source_eos, device)
         results = beam_search(
             models,
-            inputs,
+            inputs_of([rows[i] for i in chosen]),
             eos=eos,
-            max_length=[search.longest(len(sources[i]) - 1) for i in chosen],
+            max_length=[most[i] for i in chosen],
             beam=search.beam,
             num_best=num_best,
             min_length=search.min_length,
             length_penalty=search.penalty,
-            banned=() if search.unknown else (unk,),
+            banned=banned,
             stop_when_full=search.stop_when_full,
         )
         found |= dict(zip(chosen, results, strict=True))
         if progress is not None:
             progress(len(found), len(order))
-    return [found[i] for i in range(len(sources))]
+    return [found[i] for i in range(len(rows))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,13 +202,23 @@ def _open(folder: Path, which: Which, average: int | None) -> OpenedTranslator:
     if units is None:
         raise ValueError(f"folder must hold a trained run, but {folder} has no units; train or resume it first")
     model = new_model(config, *units)
+    load_weights(model, folder, which, average)
+    return OpenedTranslator([model.eval()], *units, config.search)
+
+
+def load_weights(model: nn.Module, folder: Path, which: Which, average: int | None) -> None:
+    """Give a model the weights of a run.
+
+    Args:
+        which: the step of a checkpoint, "last" or "best".
+        average: take the mean of the last so many checkpoints instead.
+    """
     if average is None:
         checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
         load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
     else:
         averaged = average_checkpoints(folder, last=average)
         load_model(model, averaged, folder / CHECKPOINTS)
-    return OpenedTranslator([model.eval()], *units, config.search)
 
 
 def new_model(config: TranslationConfig, source: Units, target: Units) -> Translator:
@@ -185,7 +230,7 @@ def new_model(config: TranslationConfig, source: Units, target: Units) -> Transl
     return config.model.build(source.lexicon, target.lexicon)
 
 
-def _padded(sentences: Sequence[Tensor], eos: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def padded(sentences: Sequence[Tensor], eos: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Sentences as rows of one tensor, and where their units stand."""
     width = max(map(len, sentences))
     source, mask = torch.full((len(sentences), width), eos), torch.zeros(len(sentences), width, dtype=torch.bool)
