@@ -87,7 +87,8 @@ def test_pictures_can_be_drawn_again_and_are_small(tmp_path: Path):
     pytest.importorskip("matplotlib")
     script_of_pictures("simplex").draw(tmp_path / "mappings.png")
     script_of_pictures("heads").main(tmp_path / "heads.png", steps=1)
-    names = ("mappings.png", "heads.png")
+    script_of_pictures("sharing").draw(tmp_path / "sharing.png")
+    names = ("mappings.png", "heads.png", "sharing.png")
     for picture in [folder / name for folder in (tmp_path, DOCS / "pictures") for name in names]:
         assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size < SMALL
 
