@@ -112,10 +112,10 @@ def check_averages_come_and_go_in_a_sharded_model() -> None:
                 model(words, words, state)
             return float(loss)
 
-        for _ in range(2):
+        for number in (1, 2):
             model(words, words, state)[0].backward()
             updater.finish(6)
-            updater.step(0.5)
+            updater.step(0.5, number)
             updater.forget()
         before = checked_loss()
         with updater.averaged():
