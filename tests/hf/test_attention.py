@@ -97,7 +97,11 @@ def test_any_cache_or_none_generates_the_same(name: str):
 
 @each("name", ["gpt2", "llama", "mistral", "gpt-oss"])
 def test_later_tokens_and_padding_have_no_influence(name: str):
-    model = with_learned(name)
+    # Later queries decide with others whether the keys of a block are listed, and rounding follows that. So in double
+    # precision, which the experts of gpt-oss refuse.
+    model, tolerance = with_learned(name), 1e-5
+    if name != "gpt-oss":
+        model, tolerance = model.double(), 1e-12
     given = inputs(model)
     before = logits(model, given)
     padded = given | {"input_ids": torch.where(given["attention_mask"] > 0, given["input_ids"], 17)}
@@ -106,8 +110,8 @@ def test_later_tokens_and_padding_have_no_influence(name: str):
         ids = given["input_ids"].clone()
         first = model(input_ids=ids, **mask).logits[:, 2:5]
         ids[:, 5:] = 17
-        # Rounding follows whether a block of queries has its keys listed, which later queries have a part in.
-        torch.testing.assert_close(model(input_ids=ids, **mask).logits[:, 2:5], first, atol=1e-5, rtol=1e-5)
+        after = model(input_ids=ids, **mask).logits[:, 2:5]
+        torch.testing.assert_close(after, first, atol=tolerance, rtol=tolerance)
 
 
 def test_every_alpha_gets_a_gradient_and_the_biases_of_t5_and_the_sinks_of_gpt_oss_too():

@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Of a step: pairs of sentences, each of so many tokens, from so many words."""
+    """Of a step: pairs of sentences, the tokens of each, and the words they are drawn from."""
 
     rows: int
     length: int

@@ -27,7 +27,7 @@ namespace {
 // About how many scores a block has: in two such buffers they stay in the second cache. And the most rows.
 constexpr int64_t kBlockEntries = 1 << 16;
 constexpr int64_t kMostRows = kRows == 14 ? 56 : 48;
-// Up to so many queries, as in decoding, packing keys and values would take longer than what is done with them.
+// The most queries, as in decoding, for which packing keys and values would take longer than what is done with them.
 constexpr int64_t kFewQueries = 4;
 
 // (batch, heads, rows, width), the width side by side.

@@ -1,7 +1,7 @@
 """Checkpoints of BERT in Hugging Face's layout: config.json and model.safetensors, read and written whole.
 
 Every tensor of a file is read, or is named as left out; one that is missing or does not fit is an error, and so is one
-that nobody knows.
+that is unknown.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def load_bert(
         model, left_out = load_bert("checkpoints/bert-base-multilingual-cased")
 
     Its hidden states are those of `BertModel` of transformers. What is missing in the file, what has another shape and
-    what nobody knows is listed in an error; `left_out` has what was known and not read, as the classifier of the next
+    unknown names are listed in an error; `left_out` has what was known and not read, as the classifier of the next
     sentence. A pickle is refused.
 
     Args:

@@ -116,7 +116,7 @@ def open_post_editor(
 
     Args:
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
-        average: take the mean of the weights of the last so many checkpoints instead.
+        average: take the mean weights of this number of last checkpoints instead.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:

@@ -174,7 +174,7 @@ def open_translator(
 
     Args:
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
-        average: take the mean of the weights of the last so many checkpoints instead.
+        average: take the mean weights of this number of last checkpoints instead.
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
@@ -211,7 +211,7 @@ def load_weights(model: nn.Module, folder: Path, which: Which, average: int | No
 
     Args:
         which: the step of a checkpoint, "last" or "best".
-        average: take the mean of the last so many checkpoints instead.
+        average: take the mean weights of this number of last checkpoints instead.
     """
     if average is None:
         checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
