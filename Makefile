@@ -39,13 +39,13 @@ $(BIN)/python:
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what it needs into $(VENV); the first time takes a few minutes"
-	@$(INSTALL) -e ".[demo,dev,hf,images,plot,peers,tensorboard$(TRITON)]"
+	@$(INSTALL) -e ".[demo,dev,hf,images,plot,peers,report,tensorboard$(TRITON)]"
 	@touch $@ $(DEMO_INSTALLED)
 
 # What the demo needs, and no tools of developers.
 $(DEMO_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what the demo needs into $(VENV); the first time takes a few minutes"
-	@$(INSTALL) -e ".[demo,plot]"
+	@$(INSTALL) -e ".[demo,plot,report]"
 	@touch $@
 
 # Without a compiler the torch reference serves, so `test` and `demo` continue; with one, a test fails unless the kernels load.

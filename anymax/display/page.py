@@ -1,4 +1,4 @@
-"""Page: headings, paragraphs, tables and figures in the order they are read."""
+"""Page: headings, paragraphs, tables, figures and plots in the order they are read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anymax.display.attention_view import AttentionView
+from anymax.display.chart import Chart
 from anymax.display.figure import Figure
+from anymax.display.pictures import Pictures
 from anymax.display.table import Table
+from anymax.display.texts import Texts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +35,13 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What a reader should know before the rest, as that something went wrong."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Code:
     """A command or an output, to be shown as it is."""
 
@@ -45,7 +56,9 @@ class Bullets:
     is_dim: bool = False
 
 
-Part = Heading | Paragraph | Code | Bullets | Table | Figure
+# What a browser draws, and of which other renderings have the title.
+Drawn = Chart | AttentionView | Texts | Pictures
+Part = Heading | Paragraph | Notice | Code | Bullets | Table | Figure | Drawn
 
 
 @dataclass(frozen=True)
@@ -90,14 +103,6 @@ class Page:
             figure.save(path)
         return paths
 
-    def html(self) -> str:
-        """The page as a document that needs no other file."""
-        body = "\n".join(_in_html(part) for part in self.parts)
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title></head>\n'
-            f"<body><h1>{escape(self.title)}</h1>\n{body}\n</body></html>\n"
-        )
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the data of the page, or else its parts as they are shown."""
         if self.data is not None:
@@ -116,13 +121,15 @@ def _on_terminal(part: Part) -> list[RenderableType]:
             return [Text(text, style="bold")]
         case Paragraph(text, is_dim):
             return [Text(text, style="dim" if is_dim else "")]
+        case Notice(text):
+            return [Text(text, style="yellow")]
         case Code(text):
             return [Text(text), ""]
         case Bullets(texts, is_dim):
             return [*(Text(f"- {text}", style="dim" if is_dim else "") for text in texts), ""]
         case Table():
             return [part.terminal(), ""]
-        case Figure():
+        case Figure() | Chart() | AttentionView() | Texts() | Pictures():
             return []
 
 
@@ -132,6 +139,8 @@ def _in_markdown(part: Part, files: Iterator[str]) -> str:
             return f"## {text}\n"
         case Paragraph(text):
             return f"{text}\n"
+        case Notice(text):
+            return f"**{text}**\n"
         case Code(text):
             return f"```\n{text}\n```\n"
         case Bullets(texts):
@@ -140,29 +149,15 @@ def _in_markdown(part: Part, files: Iterator[str]) -> str:
             return part.markdown()
         case Figure():
             return part.markdown(next(files)) if Figure.can_be_drawn() else f"{part.title}\n"
-
-
-def _in_html(part: Part) -> str:
-    match part:
-        case Heading(text):
-            return f"<h2>{escape(text)}</h2>"
-        case Paragraph(text):
-            return f"<p>{escape(text)}</p>"
-        case Code(text):
-            return f"<pre>{escape(text)}</pre>"
-        case Bullets(texts):
-            return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
-        case Table():
-            return part.html()
-        case Figure():
-            return part.html() if Figure.can_be_drawn() else f"<p>{escape(part.title)}</p>"
+        case Chart() | AttentionView() | Texts() | Pictures():
+            return f"{part.title}\n"
 
 
 def _as_dict(part: Part) -> dict[str, Any]:
     match part:
-        case Table() | Figure():
-            return part.as_dict()
-        case Heading(text) | Paragraph(text) | Code(text):
+        case Heading(text) | Paragraph(text) | Code(text) | Notice(text):
             return {"kind": type(part).__name__.lower(), "text": text}
         case Bullets(texts):
             return {"kind": "bullets", "texts": list(texts)}
+        case Table() | Figure() | Chart() | AttentionView() | Texts() | Pictures():
+            return part.as_dict()

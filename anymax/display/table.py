@@ -52,6 +52,7 @@ class Table:
         title: above the table.
         text_columns: headings of further columns to align to the left, as sentences and names of files.
         is_grid: show the rows on a terminal without headings and rules.
+        source: the file that the values are from, below the table on a page.
     """
 
     columns: tuple[str, ...]
@@ -59,6 +60,7 @@ class Table:
     title: str = ""
     text_columns: tuple[str, ...] = ()
     is_grid: bool = False
+    source: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -99,9 +101,13 @@ class Table:
     def html(self) -> str:
         """The table as an element."""
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        head = "".join(
+            f'<th scope="col"{self._html_side(place)}>{escape(name)}</th>' for place, name in enumerate(self.columns)
+        )
         body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        source = f'<p class="source">from {escape(self.source)}</p>' if self.source else ""
+        table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f'<figure class="table"><div class="wide">{table}</div>{source}</figure>'
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -119,7 +125,11 @@ class Table:
     def _html_cells(self, row: Row | Section) -> str:
         if isinstance(row, Section):
             return f'<th colspan="{len(self.columns)}">{escape(row.name)}</th>'
-        return "".join(f"<td>{_in_html(cell)}</td>" for cell in row)
+        cells = (f"<td{self._html_side(place)}>{_in_html(cell)}</td>" for place, cell in enumerate(row))
+        return "".join(cells)
+
+    def _html_side(self, place: int) -> str:
+        return ' class="left"' if self._is_left(place) else ""
 
 
 def _text(cell: str | Styled) -> str:

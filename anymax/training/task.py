@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.display import Texts
 from anymax.training.observed import Observed
 from anymax.training.progress import Totals
 from anymax.training.task_config import MetricsReport, Report
@@ -135,6 +136,16 @@ class Task(ABC):
     def sample(self) -> str | None:
         """Something that the model generates, to be shown after training."""
         return None
+
+    def texts(self, split: Split, *, limit: int, seed: int, announce: Announce) -> list[Texts]:
+        """What the model writes for examples of a split beside what they have, to be looked at; the same for the same
+        arguments.
+
+        Args:
+            limit: for how many examples at most.
+            seed: decides which, where the split has more, and what is sampled.
+        """
+        return []
 
     def next_commands(self) -> list[list[str]]:
         """Commands to try after training besides `evaluate` and `resume`: a verb and what follows the run."""
