@@ -19,6 +19,7 @@ from anymax.cli import (
     postedit,
     prepare,
     recipes,
+    report,
     train,
     translate,
 )
@@ -40,6 +41,7 @@ WHOLE = {
     "finetune": finetune.finetune,
     "evaluate": evaluate.evaluate,
     "compare": compare.compare,
+    "report": report.report,
 }
 
 app = SubcommandApp()

@@ -111,8 +111,20 @@ def train_in(folder: Path | None, config: RunConfig, *, default: Path) -> int:
     from anymax.training import train as start
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
-        outcome = start(config, folder or default, number=folder is None, reporter=terminal, announce=terminal.announce)
+        outcome = start(
+            config,
+            folder or default,
+            number=folder is None,
+            command=typed(),
+            reporter=terminal,
+            announce=terminal.announce,
+        )
     return finish(outcome, config)
+
+
+def typed() -> str:
+    """The command of this process, as a shell reads it."""
+    return shlex.join(["anymax", *sys.argv[1:]])
 
 
 def chosen(recipe: str, options: list[str]) -> tuple[str, list[str]]:
@@ -156,7 +168,9 @@ def resume(arguments: Sequence[str]) -> int:
     from anymax.training import resume as start
 
     with Terminal(is_likelihood=config.task.is_likelihood) as terminal:
-        outcome = start(name, config=config, step=given.step, reporter=terminal, announce=terminal.announce)
+        outcome = start(
+            name, config=config, step=given.step, command=typed(), reporter=terminal, announce=terminal.announce
+        )
     return finish(outcome, config)
 
 
@@ -189,7 +203,7 @@ def finish(outcome: Outcome, config: RunConfig) -> int:
         say(sample)
     longer = [] if outcome.is_early else [_command("resume", run, "--steps", str(2 * outcome.total_steps))]
     own = [_command(verb, run, *rest) for verb, *rest in task.next_commands()]
-    _try_next(*own, _command("evaluate", run), *longer)
+    _try_next(*own, _command("report", run, "--open"), _command("evaluate", run), *longer)
     return 0
 
 

@@ -117,14 +117,15 @@ def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False,
             "strokeWidth": 1.8,
             "point": {"size": 28} if points else False,
         },
-        "params": [{"name": "zoom", "select": "interval", "bind": "scales"}],
         "encoding": {"x": x.encoding(), "y": mean, **by_colour, **_dashed(colour)},
     }
     hover = {"name": "hover", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    # By the wheel alone a reader could not scroll past it.
+    zoom = {"name": "zoom", "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]"}, "bind": "scales"}
     at_pointer = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     dots = {
         "mark": {"type": "point", "filled": True, "size": 60},
-        "params": [hover],
+        "params": [hover, zoom],
         "encoding": {"x": x.encoding(), "y": value, **by_colour, "opacity": at_pointer, "tooltip": tooltip},
     }
     least, greatest = {**value, "aggregate": "min"}, {"field": y.column, "aggregate": "max"}
@@ -147,7 +148,7 @@ def bars(x: Axis, y: Axis, colour: Axis | None = None) -> dict[str, Any]:
 
 
 def figure(kind: str, title: str, given: Mapping[str, Any], source: str, note: str = "") -> str:
-    """The element of a part that a script draws: its title, its data as JSON, where they are from and what they mean."""
+    """The element of a part that a script draws: title, data as JSON, what they mean and where they are from."""
     below = f'<p class="note">{escape(note)}</p>' if note else ""
     from_file = f'<p class="source">from {escape(source)}</p>' if source else ""
     return (

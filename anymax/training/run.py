@@ -27,6 +27,7 @@ from anymax.training.run_folder.folder import (
     CHECKPOINTS,
     SUMMARY,
     TESTED,
+    add_command,
     changes,
     check_new,
     check_room,
@@ -52,6 +53,7 @@ def train(
     folder: str | os.PathLike[str],
     *,
     number: bool = False,
+    command: str | None = None,
     reporter: Reporter | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
@@ -63,6 +65,7 @@ def train(
     Args:
         folder: where to leave the run; must be new or empty, and no other process may be writing to it.
         number: where the folder is taken, take the next that is free: `folder-2`, `folder-3`, ...
+        command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
     """
@@ -74,6 +77,7 @@ def train(
         ranks.on_first(lambda: _check_room(config, folder, task))
         loop = Loop(config, folder, task, ranks, reporter or Silent(), lock)
         ranks.on_first(lambda: write_config(folder, config))
+        ranks.on_first(lambda: add_command(folder, command))
         ranks.on_first(lambda: task.save(folder))
         return _finish(loop)
 
@@ -83,6 +87,7 @@ def resume(
     *,
     config: RunConfig | None = None,
     step: int | None = None,
+    command: str | None = None,
     reporter: Reporter | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
@@ -91,6 +96,7 @@ def resume(
     Args:
         config: in place of the run's own, as with more steps or a lower learning rate; it is kept from now on.
         step: the checkpoint to resume from; by default the last. Later ones, and records after it, are removed.
+        command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
     """
@@ -116,6 +122,7 @@ def resume(
             del checkpoint
             _check_steps_left(loop)
         ranks.on_first(lambda: _settle(loop, before))
+        ranks.on_first(lambda: add_command(folder, command))
         return _finish(loop)
 
 
@@ -316,6 +323,8 @@ def _summary(loop: Loop) -> dict[str, Any]:
         "ended_by": "stop" if loop.is_early else "steps",
         "items": progress.items,
         "item": loop.task.item,
+        "goal": loop.task.goal,
+        "larger_is_better": loop.task.larger_is_better,
         "metrics": progress.evaluated.metrics,
         "best": None if progress.best is None else asdict(progress.best),
         "num_parameters": num_parameters(loop.task.model),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from anymax.display import Bullets, Code, Figure, Heading, Noted, Page, Paragraph, Section, Table
+from anymax.display import Bullets, Code, Figure, Heading, Noted, Page, Paragraph, Section, Table, document
 
 TABLE = Table(
     ("", "time", "[red]"),
@@ -99,7 +99,7 @@ def test_a_page_has_its_parts_in_order_in_every_form(tmp_path: Path):
     assert "![Two lines](picture.png)" in text and "![Again](picture-2.png)" in text
     assert page.save_figures(tmp_path, "picture") == [tmp_path / "picture.png", tmp_path / "picture-2.png"]
     assert (tmp_path / "picture-2.png").read_bytes().startswith(b"\x89PNG")
-    html = page.html()
+    html = document(page)
     parsed = Texts(html)
     assert parsed.open == [] and {"A & B", "First", "$ a < b", "one & two"} <= {*parsed.texts}
     assert html.count('src="data:image/png;base64,') == 2
@@ -121,6 +121,8 @@ def test_without_matplotlib_nothing_is_drawn_and_saving_says_what_to_install(mon
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     figure = Figure("Lines", drawn)
     page = Page("A", (figure,))
-    assert page.save_figures(tmp_path) == [] and "<p>Lines</p>" in page.html() and page.markdown() == "# A\n\nLines\n"
+    assert (
+        page.save_figures(tmp_path) == [] and "<p>Lines</p>" in document(page) and page.markdown() == "# A\n\nLines\n"
+    )
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'anymax\[plot\]'"):
         figure.save(tmp_path / "a.png")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.special import entr
 
 from anymax.analysis.heads.alphas import Head
 from anymax.analysis.heads.diversity import diversity
@@ -25,12 +26,15 @@ class HeadMeasures:
 
     Args:
         density: the share of weights above zero among the keys that queries may attend to.
+        entropy: of its weights at a query, as a share of that of equal weights: the mean over queries that may attend
+            to several keys and where it has weight; None where there are none.
         nowhere: the share of queries at which it has no weight above zero.
         confidence: its mean score in each role that can be seen, by the role's name.
     """
 
     head: Head
     density: float
+    entropy: float | None
     nowhere: float
     confidence: dict[str, float]
 
@@ -92,7 +96,13 @@ class Measured:
             "counts": self.counts,
             "layers": [asdict(layer) for layer in self.layers],
             "heads": [
-                {**each.head._asdict(), "density": each.density, "nowhere": each.nowhere, "confidence": each.confidence}
+                {
+                    **each.head._asdict(),
+                    "density": each.density,
+                    "entropy": each.entropy,
+                    "nowhere": each.nowhere,
+                    "confidence": each.confidence,
+                }
                 for each in self.heads
             ],
         }
@@ -134,6 +144,8 @@ class _Sums:
         self._num_cells = 0
         self._above_G = torch.zeros(sum(num_heads), dtype=torch.long)
         self._nowhere_G = torch.zeros(sum(num_heads), dtype=torch.long)
+        # The sums of shares of entropy, and over how many queries.
+        self._entropy_2G = torch.zeros(2, sum(num_heads), dtype=torch.float64)
         self._union_L = torch.zeros(len(num_heads), dtype=torch.long)
         # Of diversity by heads and by keys, and of the queries where there is any.
         self._diversity_L3 = torch.zeros(len(num_heads), 3, dtype=torch.float64)
@@ -147,6 +159,7 @@ class _Sums:
         self._num_cells += int(example.allowed.sum())
         self._above_G += above_GQK.sum((1, 2))
         self._nowhere_G += (~above_GQK.any(-1)).sum(-1)
+        self._entropy_2G += _entropies(example)
         of_layers = zip(example.weights.split(self.num_heads), above_GQK.split(self.num_heads), strict=True)
         for number, (weights_HQK, above_HQK) in enumerate(of_layers):
             self._union_L[number] += above_HQK.any(0).sum()
@@ -171,11 +184,13 @@ class _Sums:
     def heads(self) -> list[HeadMeasures]:
         numbers = [(layer, head) for layer, num_heads in enumerate(self.num_heads) for head in range(num_heads)]
         densities, nowhere = self._densities_G().tolist(), (self._nowhere_G.double() / self.num_queries).tolist()
+        entropies = [total / count if count else None for total, count in self._entropy_2G.T.tolist()]
         confidences = {name: (sums_G / self.counts[name]).tolist() for name, sums_G in self._roles.items()}
         return [
             HeadMeasures(
                 Head(self.kind, layer, head),
                 densities[place],
+                entropies[place],
                 nowhere[place],
                 {name: of_heads[place] for name, of_heads in confidences.items()},
             )
@@ -184,3 +199,14 @@ class _Sums:
 
     def _densities_G(self) -> Tensor:
         return self._above_G.double() / self._num_cells
+
+
+def _entropies(example: Example) -> Tensor:
+    """Of each head the sum over queries of its entropy as a share of its bound, and over how many; two rows."""
+    weights_GQK = (example.weights * example.allowed).double()
+    total_GQ, num_keys_Q = weights_GQK.sum(-1), example.allowed.sum(-1)
+    counts_GQ = (total_GQ > 0) & (num_keys_Q > 1)
+    # Weights that do not sum to one, as with a sink, are scaled.
+    of_weights_GQ = entr(weights_GQK / total_GQ.where(total_GQ > 0, 1)[..., None]).sum(-1)
+    shares_GQ = of_weights_GQ / num_keys_Q.clamp(min=2).log()
+    return torch.stack([(shares_GQ * counts_GQ).sum(-1), counts_GQ.sum(-1).double()])

@@ -82,14 +82,15 @@ def _heads(heads: Heads) -> Table:
     now = {} if heads.alphas is None else heads.alphas.now
     seen = {role.name: role for role in heads.roles if any(role.name in of for of in heads.measured.counts.values())}
     has_nowhere = any(each.nowhere for each in heads.measured.heads)
-    columns = ("head", *(["alpha"] if now else []), "density", *(["nowhere"] if has_nowhere else []))
+    columns = ("head", *(["alpha"] if now else []), "density", "entropy", *(["nowhere"] if has_nowhere else []))
     rows: list[Row | Section] = []
     for kind in heads.measured.kinds:
         rows.append(Section(KINDS[kind]))
         for each in heads.measured.of_kind(kind):
             alpha = [f"{now[each.head]:.3f}" if each.head in now else ""] if now else []
             nowhere = [_share(each.nowhere)] if has_nowhere else []
-            rows.append((str(each.head), *alpha, _share(each.density), *nowhere, *_confidences(each, list(seen))))
+            shares = (_share(each.density), _share(each.entropy), *nowhere, *_confidences(each, list(seen)))
+            rows.append((str(each.head), *alpha, *shares))
     return Table((*columns, *map(printable, seen)), tuple(rows), "Every head")
 
 
@@ -100,6 +101,7 @@ def _confidences(each: HeadMeasures, names: list[str]) -> Iterator[str]:
 
 def _meanings(heads: Heads) -> Iterator[str]:
     yield "density: weights above zero in float32, of all that queries may attend to; in the union, of any head"
+    yield "entropy: of the weights of a query, as a share of that of equal weights; 0 where one key has all"
     divided = "the logarithm of the number of heads, or of that of the keys that the query may attend to"
     yield f"diversity: the Jensen-Shannon divergence of a layer's heads, 0 where all are alike, divided by {divided}"
     if any(each.nowhere for each in heads.measured.heads):

@@ -24,6 +24,8 @@ CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
 # Answers of `anymax analyze`.
 ANALYSES = "analyses"
+# The commands that trained a run, a line each, where it was trained by the command line.
+COMMANDS = "commands.txt"
 # What a run reaches on the test split, written when it ends.
 TESTED = f"{EVALUATIONS}/test.json"
 
@@ -79,6 +81,13 @@ def write_json(file: Path, values: Mapping[str, Any]) -> None:
     """Write values so that the file is there whole or not at all."""
     with replacing(file) as opened:
         opened.write((json.dumps(values, indent=2) + "\n").encode())
+
+
+def add_command(folder: Path, command: str | None) -> None:
+    """Write down a command that trains a run."""
+    if command is not None:
+        with open(folder / COMMANDS, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(command.replace("\n", " ") + "\n")
 
 
 def changes(before: Any, after: Any, place: str = "") -> Iterator[str]:

@@ -10,7 +10,16 @@ from anymax.analysis.heads.diversity import diversity
 from anymax.analysis.heads.measure import Measured, measure
 from anymax.analysis.heads.roles import Position, usual_roles
 from anymax.attention.capture import Kind
-from tests.analysis.heads.synthetic import js_by_hand, observed, possible, random_sparse, sentence, shifted, uniform
+from tests.analysis.heads.synthetic import (
+    entropy,
+    js_by_hand,
+    observed,
+    possible,
+    random_sparse,
+    sentence,
+    shifted,
+    uniform,
+)
 from tests.each import each
 
 N = 6
@@ -143,3 +152,24 @@ def test_sentences_that_do_not_fit_the_weights_are_refused() -> None:
         ValueError, match="a sentence for each of the 2 examples, of at most 3 and 3 units, got 2 and 2"
     ):
         observed("encoder", [torch.ones(2, 1, 3, 3)], [sentence(3), sentence(4)])
+
+
+@each("kind", ["encoder", "decoder", "cross"])
+def test_entropy_is_a_share_of_that_of_equal_weights(kind: Kind) -> None:
+    weights = random_sparse(2, 5, 5, kind=kind)
+    weights[0, 3] = 0
+    found = measure([observed(kind, [weights[None]], [sentence(5)])], usual_roles())
+    for head, measured in zip(weights.tolist(), found.heads, strict=True):
+        shares = []
+        for query, row in enumerate(head):
+            keys = [key for q, key in possible(kind, 5, 5) if q == query]
+            total = sum(row[key] for key in keys)
+            if total > 0 and len(keys) > 1:
+                shares.append(entropy([row[key] / total for key in keys]) / math.log(len(keys)))
+        assert measured.entropy == pytest.approx(sum(shares) / len(shares))
+
+
+def test_entropy_is_one_where_all_keys_are_alike_and_none_where_there_is_one() -> None:
+    found = one_layer("encoder", uniform(N), shifted(N, 0))
+    assert [head.entropy for head in found.heads] == pytest.approx([1.0, 0.0])
+    assert one_layer("encoder", uniform(1)).heads[0].entropy is None

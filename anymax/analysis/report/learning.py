@@ -1,0 +1,181 @@
+"""How runs learned: loss and metrics, learning rate, gradients and what their tasks log, by steps, items and time."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from anymax.analysis.report.runs import Run
+from anymax.display import Axis, Chart, Paragraph, Part, lines
+from anymax.display.printable import printable
+from anymax.training.run_folder.metrics import METRICS
+
+# Points of a line at most; of more records, the mean of as many as it takes is one point.
+MOST_POINTS = 300
+# Evaluations are marked where there are no more.
+FEW = 40
+# Values whose greatest is this many times the least are shown in decades.
+DECADES = 30.0
+# Metrics that count what was measured.
+_COUNT = "num_"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value of a run over training.
+
+    Args:
+        steps, items, hours: where each point stands.
+        values: one for each of them.
+    """
+
+    run: Run
+    steps: tuple[int, ...]
+    items: tuple[float, ...]
+    hours: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def learning(runs: Sequence[Run]) -> list[Part]:
+    """Charts of everything that runs recorded, all runs in one; a sentence where they recorded nothing."""
+    charts = [chart for chart in _charts(runs) if len(chart)]
+    if not charts:
+        return [Paragraph("No steps are recorded yet.")]
+    hint = "Drag to move, Ctrl and the wheel to zoom, double click for the whole. Thinned to means of neighbours."
+    return [Paragraph(hint, is_dim=True), *charts]
+
+
+def _charts(runs: Sequence[Run]) -> Iterator[Chart]:
+    yield _chart("Training loss", "loss", runs, lambda run: _of_training(run, "loss"), is_few=False)
+    for name in _names(runs, "metrics"):
+        curves = [(lambda run, name=name: _of_evaluations(run, name))]
+        yield _chart(f"Validation: {words(name)}", words(name), runs, curves[0], is_few=True)
+    yield _chart("Learning rate", "learning rate", runs, lambda run: _of_training(run, "lr"), height=150)
+    yield _chart(
+        "Norm of gradients", "norm, before clipping", runs, lambda run: _of_training(run, "gradient_norm"), height=150
+    )
+    yield _chart(
+        "Speed", f"{_item(runs)}s a second", runs, lambda run: _of_training(run, "items_per_second"), height=150
+    )
+    for name in _names(runs, "log"):
+        curves = [(lambda run, name=name: _of_training(run, name, "log"))]
+        yield _chart(f"Logged: {words(name)}", words(name), runs, curves[0], height=180)
+
+
+def _chart(
+    title: str,
+    value: str,
+    runs: Sequence[Run],
+    curve_of: Callable[[Run], Curve],
+    *,
+    is_few: bool = False,
+    height: int = 260,
+) -> Chart:
+    """One value of all runs; of a group with several seeds the mean, in a band from the least to the greatest."""
+    curves = [curve for curve in map(curve_of, runs) if curve.steps]
+    groups = list(dict.fromkeys(run.group for run in runs))
+    has_seeds = len({run.group for run in runs}) < len(runs)
+    # Seeds of a group make a band where they have their points at the same steps.
+    aligned = has_seeds and all(_aligned([c for c in curves if c.run.group == group]) for group in groups)
+    names = groups if aligned else [run.label for run in runs]
+    columns: dict[str, Sequence[float | int | str | None]] = {
+        "steps": [step for curve in curves for step in curve.steps],
+        "items": [count for curve in curves for count in curve.items],
+        "hours": [hour for curve in curves for hour in curve.hours],
+        "value": [point for curve in curves for point in curve.values],
+        "run": [curve.run.group if aligned else curve.run.label for curve in curves for _ in curve.steps],
+    }
+    found = [point for curve in curves for point in curve.values if math.isfinite(point)]
+    is_log = bool(found) and min(found) > 0 and max(found) > DECADES * min(found)
+    colour = Axis("run", "", kind="nominal", order=tuple(names)) if len(names) > 1 else None
+    points = is_few and max((len(curve.steps) for curve in curves), default=0) <= FEW
+    spec = lines(Axis("steps", "steps"), Axis("value", value, is_log=is_log), colour, points=points, band=aligned)
+    choices = [("steps", "steps")]
+    # A band needs its points at one place, which seeds have by steps and items alone.
+    choices += [(f"{_item(runs)}s", "items")]
+    choices += [] if aligned else [("hours", "hours")]
+    note = "The mean over seeds, and from the least to the greatest of them." if aligned else ""
+    return Chart(title, columns, spec, METRICS, note, tuple(choices), height)
+
+
+def _aligned(curves: Sequence[Curve]) -> bool:
+    return all(curve.steps == curves[0].steps for curve in curves)
+
+
+def _of_training(run: Run, name: str, within: str | None = None) -> Curve:
+    """A value of the records of training, thinned."""
+    found = []
+    for record in run.trained:
+        value = record.get(name) if within is None else _part(record, within).get(name)
+        if is_number(value):
+            found.append((record["step"], _number(record, "items"), _number(record, "seconds") / 3600, float(value)))
+    size = math.ceil(len(found) / MOST_POINTS) or 1
+    parts = [found[begin : begin + size] for begin in range(0, len(found), size)]
+    return Curve(
+        run,
+        tuple(part[-1][0] for part in parts),
+        tuple(part[-1][1] for part in parts),
+        tuple(part[-1][2] for part in parts),
+        tuple(math.fsum(point[3] for point in part) / len(part) for part in parts),
+    )
+
+
+def _of_evaluations(run: Run, name: str) -> Curve:
+    """A metric of the evaluations; those that were not measured at one of them are left out there."""
+    steps = [record["step"] for record in run.trained]
+    items = [_number(record, "items") for record in run.trained]
+    found = [record for record in run.evaluated if is_number(record["metrics"].get(name))]
+
+    def items_at(step: int) -> float:
+        place = bisect.bisect_right(steps, step)
+        return items[place - 1] if place else 0.0
+
+    return Curve(
+        run,
+        tuple(record["step"] for record in found),
+        tuple(items_at(record["step"]) for record in found),
+        tuple(_number(record, "seconds") / 3600 for record in found),
+        tuple(float(record["metrics"][name]) for record in found),
+    )
+
+
+def _names(runs: Sequence[Run], within: str) -> list[str]:
+    """What any run recorded under a name, but counts."""
+    found = (
+        name
+        for run in runs
+        for record in run.records
+        for name, value in _part(record, within).items()
+        if is_number(value)
+    )
+    return [name for name in dict.fromkeys(found) if not name.startswith(_COUNT)]
+
+
+def _part(record: dict[str, Any], name: str) -> dict[str, Any]:
+    part = record.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(record: dict[str, Any], name: str) -> float:
+    value = record.get(name)
+    return float(value) if is_number(value) else 0.0
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of a file is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _item(runs: Sequence[Run]) -> str:
+    """What is counted, where all count the same."""
+    items = {run.summary.get("item") for run in runs}
+    found = items.pop() if len(items) == 1 else None
+    return printable(found) if isinstance(found, str) else "item"
+
+
+def words(name: str) -> str:
+    """The name of a metric, to be read."""
+    return printable(name).replace("_", " ").replace("/", " ")

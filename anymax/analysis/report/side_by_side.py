@@ -1,0 +1,103 @@
+"""Several runs in one table, sorted by what they are trained for, with spreads over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from anymax.analysis.report.learning import is_number, words
+from anymax.analysis.report.opening import best, tested
+from anymax.analysis.report.runs import Run
+from anymax.display import Cell, Noted, Paragraph, Part, Table
+from anymax.training.run_folder.folder import SUMMARY, TESTED
+from anymax.training.task_config import short
+
+
+def comparison(runs: Sequence[Run]) -> list[Part]:
+    """A row for every group of seeds, the best first, and what the tasks say of differences."""
+    groups = _sorted([[run for run in runs if run.group == group] for group in dict.fromkeys(r.group for r in runs)])
+    on_test = list(dict.fromkeys(name for run in runs for name in tested(run)))
+    on_valid = list(dict.fromkeys(name for run in runs for name in best(run)))
+    columns = ("run", "seeds", *(f"test {words(name)}" for name in on_test))
+    columns += (*(f"valid {words(name)}" for name in on_valid), "parameters", "steps", "minutes")
+    rows = tuple(
+        (
+            group[0].group,
+            str(len(group)),
+            *(_mean([tested(run).get(name) for run in group]) for name in on_test),
+            *(_mean([best(run).get(name) for run in group]) for name in on_valid),
+            _number(group[0].summary.get("num_parameters")),
+            _number(group[0].summary.get("steps")),
+            _minutes(group),
+        )
+        for group in groups
+    )
+    table = Table(columns, rows, source=f"{TESTED}, {SUMMARY} of each run")
+    meaning = "Means over seeds with the standard deviation; `valid` is the best evaluation. The best run stands first."
+    return [table, Paragraph(meaning, is_dim=True), *significance(groups)]
+
+
+def significance(groups: Sequence[Sequence[Run]]) -> list[Part]:
+    """Tables of the task itself, as whether differences are more than luck; none where runs are of several tasks."""
+    configs = [run.config for group in groups for run in group]
+    if len(groups) < 2 or any(config is None for config in configs):
+        return []
+    tasks = [config.task for config in configs if config is not None]
+    if len({type(task) for task in tasks}) > 1:
+        return [Paragraph("The runs are of several tasks, so their numbers do not compare.")]
+    folders = {group[0].group: [run.folder for run in group] for group in groups}
+    return list(tasks[0].comparison(folders))
+
+
+def best_run(runs: Sequence[Run]) -> Run:
+    """The run with the best result, of which details are shown."""
+    groups = _sorted([[run] for run in runs])
+    return groups[0][0]
+
+
+def _sorted(groups: Sequence[list[Run]]) -> list[list[Run]]:
+    """By the metric that all have, those without one last."""
+    goal = _goal([run for group in groups for run in group])
+    if goal is None:
+        return list(groups)
+    name, of_test, larger_is_better = goal
+    sign = -1.0 if larger_is_better else 1.0
+
+    def key(group: Sequence[Run]) -> float:
+        found = [(tested(run) if of_test else best(run)).get(name) for run in group]
+        known = [value for value in found if value is not None]
+        return sign * statistics.fmean(known) if known else float("inf")
+
+    return sorted(groups, key=key)
+
+
+def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
+    """What runs are sorted by, whether it is of the test split, and whether it is best when large."""
+    own = [(run.summary.get("goal"), run.summary.get("larger_is_better") is True) for run in runs]
+    # Of texts, scores say more than the loss that the best checkpoint may be chosen by.
+    wanted = [("bleu", True), ("ter", False), *own[:1], ("perplexity", False), ("loss", False)]
+    for of_test in (True, False):
+        found = [set(tested(run) if of_test else best(run)) for run in runs]
+        shared = set.intersection(*found) if found else set()
+        for name, larger_is_better in wanted:
+            if name in shared:
+                return str(name), of_test, larger_is_better
+    return None
+
+
+def _mean(values: Sequence[float | None]) -> Cell:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    mean = short(statistics.fmean(known))
+    return Noted(mean, f"± {statistics.stdev(known):.2g}") if len(known) > 1 else mean
+
+
+def _minutes(group: Sequence[Run]) -> str:
+    found = [run.summary.get("training_seconds") for run in group]
+    known = [float(value) for value in found if is_number(value)]
+    return f"{statistics.fmean(known) / 60:.1f}" if known else ""
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if is_number(value) else ""
