@@ -203,7 +203,7 @@ def finish(outcome: Outcome, config: RunConfig) -> int:
         say(sample)
     longer = [] if outcome.is_early else [_command("resume", run, "--steps", str(2 * outcome.total_steps))]
     own = [_command(verb, run, *rest) for verb, *rest in task.next_commands()]
-    _try_next(*own, _command("report", run, "--open"), _command("evaluate", run), *longer)
+    _try_next(*own, _command("report", run), _command("evaluate", run), *longer)
     return 0
 
 

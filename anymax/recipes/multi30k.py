@@ -16,9 +16,7 @@ from anymax.training.optim.schedules import InverseSquareRoot
 from anymax.training.tasks.translation.config import PairTokens, TranslationConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig, SparseOutputConfig
 
-BODY = TransformerConfig(
-    128, 4, 4, 512, dropout=0.2, attention_dropout=0.1, activation_dropout=0.1, final_norm=True, positions="sinusoidal"
-)
+BODY = TransformerConfig(128, 4, 4, 512, dropout=0.3, final_norm=True, positions="sinusoidal")
 TEXT = ParallelText("multi30k", languages=("en", "de"), form="tokenized", units=BPE(8_000))
 
 
@@ -37,10 +35,10 @@ def translator(
         cross_mapping=mapping,
     )
     return RunConfig(
-        TranslationConfig(text, model, PairTokens(4096)),
+        TranslationConfig(text, model, PairTokens(4096), decoded=500, goal="bleu"),
         AdamConfig(5e-3, betas=(0.9, 0.98)),
         InverseSquareRoot(warmup=1000),
-        epochs=30,
+        epochs=40,
         clip=1.0,
         evaluate_every="epoch",
         keep=5,

@@ -50,7 +50,7 @@ def test_the_page_on_translation_runs_as_it_stands(capsys: pytest.CaptureFixture
             continue
         small = [option for option in SMALL if option not in arguments] if arguments[0] in ("train", "compare") else []
         # An epoch of a toy is a few steps.
-        assert code_of(*("9" if word == "40" else word for word in arguments), *small) == 0, arguments
+        assert code_of(*("9" if word == "80" else word for word in arguments), *small) == 0, arguments
         printed = capsys.readouterr().out
         if arguments[:2] == ["translate", "runs/text"] and "--n-best" not in arguments and "--output" not in arguments:
             assert printed.count("\n") == 3 and printed.splitlines()[1] == ""

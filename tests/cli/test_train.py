@@ -65,7 +65,9 @@ def test_on_a_terminal_training_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys
 def test_what_training_says_to_try_next_can_be_tried(capsys: pytest.CaptureFixture[str]):
     text = out(capsys, "train", *QUICK)
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
-    assert [command[:2] for command in commands] == [["anymax", verb] for verb in ("generate", "evaluate", "resume")]
+    assert [command[:2] for command in commands] == [
+        ["anymax", verb] for verb in ("generate", "report", "evaluate", "resume")
+    ]
     for command in commands:
         assert out(capsys, *command[1:])
     assert json.loads(Path("runs/sotu.adaptive_tied/summary.json").read_text())["steps"] == 4

@@ -45,6 +45,9 @@ def _warnings(run: Run) -> Iterator[str]:
     bigram, own = (_loss(run.tested.get(name)) for name in ("bigram", "perplexity"))
     if bigram is not None and own is not None and own > bigram:
         yield f"Worse than the bigram: {own:.3f} nats a word on test, and counts of pairs of words reach {bigram:.3f}."
+    before, after = untouched(run).get("ter"), tested(run).get("ter")
+    if before is not None and after is not None and after >= before:
+        yield f"Not better than no correction: TER {after:.2f} on test, and {before:.2f} of translations as they are."
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -59,6 +62,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "computed on", _machine(run)
     for split, found in (("best on validation", best(run)), ("on the test split", tested(run))):
         yield split, ", ".join(f"{words(name)} {short(value)}" for name, value in found.items())
+    yield "left as it is", ", ".join(f"{words(name)} {short(value)}" for name, value in untouched(run).items())
     yield "test conditions", _conditions(run)
 
 
@@ -76,6 +80,14 @@ def tested(run: Run) -> dict[str, float]:
     if isinstance(loss, dict):
         return _numbers({name: loss.get(name) for name in ("loss", "perplexity", "bits_per_byte")})
     return _numbers(run.tested.get("metrics"))
+
+
+def untouched(run: Run) -> dict[str, float]:
+    """The scores of translations that a post-editor was given; of no other run."""
+    scores = run.tested.get("untouched")
+    if not isinstance(scores, dict):
+        return {}
+    return _numbers({name: each.get("value") for name, each in scores.items() if isinstance(each, dict)})
 
 
 def settings_of(runs: Sequence[Run]) -> list[Part]:

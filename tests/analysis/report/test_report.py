@@ -1,0 +1,195 @@
+"""The page of a run, or of several: what it shows is what the files of runs and `anymax analyze` have."""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anymax.analysis.heads.page import page as tables_of_heads
+from anymax.analysis.heads.study import study_heads
+from anymax.analysis.report.attention import as_bytes
+from anymax.analysis.report.learning import MOST_POINTS, learning
+from anymax.analysis.report.report import Looks, report
+from anymax.analysis.report.runs import read_runs
+from anymax.analysis.report.side_by_side import comparison
+from anymax.cli import main
+from anymax.display import AttentionView, Chart, Heading, Notice, Page, Table, document
+from anymax.recipes import find
+from anymax.training import open_run, read_metrics, train
+from anymax.training.run_folder.metrics import METRICS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def quiet(text: str) -> None:
+    """Announce nothing."""
+
+
+def trained(folder: Path, recipe: str, *, seed: int = 1, steps: int = 4) -> Path:
+    config = replace(find(recipe)().toy(), steps=steps, epochs=None, seed=seed, log_every=1, evaluate_every=2)
+    schedule = replace(config.schedule, warmup=1) if hasattr(config.schedule, "warmup") else config.schedule
+    train(replace(config, schedule=schedule), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "multi30k.learned_entmax", "multi30k.learned_entmax")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Language models: two seeds of one recipe and one of another."""
+    folder = tmp_path_factory.mktemp("models")
+    named = (("sotu.adaptive_tied", 1), ("sotu.adaptive_tied", 2), ("sotu.softmax", 1))
+    return [trained(folder / f"{recipe}-seed-{seed}", recipe, seed=seed) for recipe, seed in named]
+
+
+def headings(page: Page) -> list[str]:
+    return [part.text for part in page.parts if isinstance(part, Heading)]
+
+
+def charts(parts: Any) -> Iterator[Chart]:
+    return (part for part in parts if isinstance(part, Chart))
+
+
+def test_the_numbers_of_heads_are_those_of_analyze(translator: Path) -> None:
+    page = report([translator], Looks(limit=5), announce=quiet)
+    assert {"Learning", "Attention", "Settings"} <= {*headings(page)}
+    heads = study_heads(open_run(translator).task, translator, "valid", limit=5, seed=1, most=0, announce=quiet)
+    shown = {part.title: part.rows for part in page.parts if isinstance(part, Table)}
+    wanted = [part for part in tables_of_heads(heads, "").parts if isinstance(part, Table)]
+    assert len(wanted) == 4 and all(shown[table.title] == table.rows for table in wanted)
+    (view,) = [part for part in page.parts if isinstance(part, AttentionView)]
+    for row, each in zip(view.heads, heads.measured.heads, strict=True):
+        assert (row.kind, row.layer, row.number) == each.head
+        assert row.values["density"] == each.density and row.values["entropy"] == each.entropy
+        assert heads.alphas is not None and row.values["alpha"] == heads.alphas.now[each.head]
+
+
+def test_examples_of_heads_have_the_weights_that_were_observed(translator: Path) -> None:
+    page = report([translator], Looks(limit=3), announce=quiet)
+    (view,) = [part for part in page.parts if isinstance(part, AttentionView)]
+    observed = [
+        one for batch in open_run(translator).task.observe("valid", limit=3, seed=1) for one in batch.examples()
+    ]
+    of_encoder = [example for example in observed if example.kind == "encoder"]
+    assert len(view.examples) == 3
+    for shown in view.examples:
+        example = next(one for one in of_encoder if one.queries.units[:36] == shown["encoder"].queries)
+        found = torch.tensor(list(shown["encoder"].weights)).view(example.weights[:, :36, :36].shape)
+        cut = example.weights[:, :36, :36]
+        assert ((found == 0) == (cut == 0)).all()
+        assert (found.double() / 255).square().sub(cut).abs().max() < 0.005
+    assert all(sorted(row.order) == [0, 1, 2] for row in view.heads)
+
+
+def test_weights_as_bytes_keep_zero_apart_from_the_faintest() -> None:
+    assert [*as_bytes(torch.tensor([0.0, 1e-12, 0.25, 1.0, 1.0000001]))] == [0, 1, 128, 255, 255]
+
+
+def test_curves_are_what_the_records_have(models: list[Path]) -> None:
+    run = read_runs(models[2:])
+    found = {chart.title: chart for chart in charts(learning(run))}
+    records = [record for record in read_metrics(models[2]) if record["kind"] == "train"]
+    assert found["Training loss"].columns["value"] == [record["loss"] for record in records]
+    assert found["Training loss"].columns["items"] == [record["items"] for record in records]
+    valid = [record for record in read_metrics(models[2]) if record["kind"] == "evaluation"]
+    assert found["Validation: loss"].columns["value"] == [record["metrics"]["loss"] for record in valid]
+    assert found["Validation: loss"].columns["items"] == [records[1]["items"], records[3]["items"]]
+    assert not any("num" in title for title in found)
+
+
+def test_long_curves_are_means_of_neighbours(tmp_path: Path, models: list[Path]) -> None:
+    run = tmp_path / "long"
+    shutil.copytree(models[2], run)
+    record = next(record for record in read_metrics(run) if record["kind"] == "train")
+    lines = [json.dumps({**record, "step": step, "loss": float(step)}) for step in range(1, 1001)]
+    (run / METRICS).write_text("\n".join(lines) + "\n")
+    loss = next(charts(learning(read_runs([run]))))
+    assert len(loss) <= MOST_POINTS and loss.columns["value"][0] == 2.5 and loss.columns["steps"][-1] == 1000
+
+
+def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
+    runs = read_runs(models)
+    loss = next(charts(learning(runs)))
+    assert [*dict.fromkeys(loss.columns["run"])] == ["adaptive_tied", "softmax"] and "from the least" in loss.note
+    table = comparison(runs)[0]
+    assert isinstance(table, Table) and {row[0] for row in table.rows} == {"adaptive_tied", "softmax"}
+    assert {(row[0], row[1]) for row in table.rows} == {("adaptive_tied", "2"), ("softmax", "1")}
+    column = table.columns.index("valid loss")
+    tied = next(row for row in table.rows if row[0] == "adaptive_tied")
+    losses = [json.loads((run / "summary.json").read_text())["best"]["metrics"]["loss"] for run in models[:2]]
+    assert float(tied[column].text) == pytest.approx(sum(losses) / 2, rel=1e-3)
+    assert float(tied[column].note.removeprefix("± ")) == pytest.approx(
+        abs(losses[0] - losses[1]) / math.sqrt(2), rel=0.05
+    )
+    order = [min(losses), json.loads((models[2] / "summary.json").read_text())["best"]["metrics"]["loss"]]
+    assert (table.rows[0][0] == "adaptive_tied") == (sum(losses) / 2 < order[1])
+
+
+def test_a_page_of_several_runs_says_whose_details_it_has(models: list[Path]) -> None:
+    page = report(models, Looks(limit=2), announce=quiet)
+    assert page.title == "3 runs side by side"
+    assert any("the best of the runs" in getattr(part, "text", "") for part in page.parts)
+    html = document(page)
+    assert "Settings that differ" in html and len(html) < 5_000_000
+
+
+def notices(folder: Path) -> list[str]:
+    page = report([folder], Looks(limit=2), announce=quiet)
+    document(page)
+    return [part.text for part in page.parts if isinstance(part, Notice)]
+
+
+def test_what_is_missing_is_said_where_it_would_be(models: list[Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(models[2], run)
+    assert notices(run) == []
+    (run / "summary.json").unlink()
+    assert notices(run) == ["The run is not finished: its last record is of step 4."]
+    shutil.rmtree(run / "checkpoints")
+    assert "The model cannot be looked into" in notices(run)[1]
+    (run / "config.json").write_text("{}")
+    assert len(notices(run)) == 1 and "must have format" in notices(run)[0]
+    (run / METRICS).write_text(json.dumps({"kind": "train", "step": 1, "loss": math.inf, "log": 3, "lr": "x"}) + "\n")
+    notices(run)
+
+
+def test_a_model_that_is_worse_than_pairs_of_words_is_said_to_be(models: list[Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(models[2], run)
+    (run / "evaluations").mkdir(exist_ok=True)
+    tested = {"split": "test", "perplexity": {"loss": 6.0, "unit": "word"}, "bigram": {"loss": 5.5}}
+    (run / "evaluations" / "test.json").write_text(json.dumps(tested))
+    assert notices(run) == [
+        "Worse than the bigram: 6.000 nats a word on test, and counts of pairs of words reach 5.500."
+    ]
+
+
+def test_the_verb_writes_a_page_beside_the_run(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(translator), "--limit", "3", "--texts", "2"]) == 0
+    page = (translator / "report.html").read_text()
+    assert page.startswith("<!doctype html>") and "multi30k.learned_entmax" in page
+    assert f"Wrote {translator / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_the_verb_refuses_what_it_cannot_use(
+    tmp_path: Path, translator: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {
+        "must be the folder of a run": ["report", str(tmp_path)],
+        "there is no such folder": ["report", str(tmp_path / "none")],
+        "limit must be": ["report", str(translator), "--limit", "0"],
+        "output must be a file": ["report", str(translator), "--output", str(tmp_path)],
+        "does not exist": ["report", str(translator), "--examples", str(tmp_path / "none.txt")],
+    }
+    for said, command in wrong.items():
+        assert main(command) == 2
+        assert said in capsys.readouterr().err
