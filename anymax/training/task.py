@@ -1,7 +1,7 @@
 """Task: the interface between the training loop and what is trained."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -146,6 +146,13 @@ class Task(ABC):
             seed: decides which, where the split has more, and what is sampled.
         """
         return []
+
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        """What the model writes for your own lines, one example each; the same for the same lines.
+
+        A line that does not suit the task is an error with its number, from 1.
+        """
+        raise ValueError(f"examples of your own must be for a task that writes text, got {type(self).__name__}")
 
     def next_commands(self) -> list[list[str]]:
         """Commands to try after training besides `evaluate` and `resume`: a verb and what follows the run."""
