@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Texts
+from anymax.training.latent_view import LatentView
 from anymax.training.observed import Observed
 from anymax.training.progress import Totals
 from anymax.training.task_config import MetricsReport, Report
@@ -55,35 +56,6 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Images in rows.
-
-    Args:
-        images: (rows, columns, pixels) from 0 to 1.
-        rows: what each row is.
-        columns: what each column is, or None.
-    """
-
-    title: str
-    images: Tensor
-    rows: list[str]
-    columns: list[str] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LatentView:
-    """What a discrete latent does.
-
-    Args:
-        gallery: None where the images are features that cannot be shown.
-        counts: of a game, how often each message is the likeliest, the most frequent first; else None.
-    """
-
-    gallery: Gallery | None
-    counts: list[int] | None = None
 
 
 class Task(ABC):
