@@ -19,16 +19,18 @@ class Gallery:
         images: (rows, columns, pixels) from 0 to 1.
         rows: what each row is.
         columns: what each column is, or None.
+        source: what they were made from.
     """
 
     title: str
     images: Tensor
     rows: list[str]
     columns: list[str] | None = None
+    source: str = "test split"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the images."""
-        return {"title": self.title, "rows": self.rows, "columns": self.columns}
+        return {"title": self.title, "rows": self.rows, "columns": self.columns, "source": self.source}
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,8 +64,7 @@ def parts(looked: Looked) -> list[Part]:
         found += _of_bits(view.bits)
     if view.by_class is not None:
         found += [by_class(view.by_class, view.values), most_frequent(view.by_class, view.values)]
-    if view.counts is not None:
-        found.append(_usage(view.counts, view.values))
+        found.append(usage(view.by_class.sum(0), view.values))
     if view.support:
         found.append(_support(view.support, view.values))
     return [*found, *last_evaluation(looked), *curves(looked)]
@@ -79,7 +78,7 @@ def pictures(gallery: Gallery) -> Pictures:
         (name, tuple(Picture(side, bytes(pixels.tolist())) for pixels in row))
         for name, row in zip(gallery.rows, levels, strict=True)
     )
-    return Pictures(gallery.title, tuple(rows), tuple(gallery.columns or ()), source=SPLIT)
+    return Pictures(gallery.title, tuple(rows), tuple(gallery.columns or ()), gallery.source)
 
 
 def by_class(counts: Tensor, values: str) -> Chart:
@@ -142,6 +141,22 @@ def most_frequent(counts: Tensor, values: str) -> Table:
     )
 
 
+def usage(counts: Tensor, values: str) -> Chart:
+    """How many images have each value as their likeliest.
+
+    Args:
+        counts: (V,) images.
+    """
+    used = _most(counts, len(counts))
+    names, images = [str(value) for value in used], [int(counts[value]) for value in used]
+    spec = bars(
+        Axis("value", f"{values}, the most frequent first", "ordinal", order=tuple(names)),
+        Axis("images", "images", starts_at_zero=True),
+    )
+    note = f"{len(used):,} of {len(counts):,} {values} are the likeliest of some image."
+    return Chart(f"Images by {values}", {"value": names, "images": images}, spec, SPLIT, note)
+
+
 def last_evaluation(looked: Looked) -> list[Table]:
     """What the last evaluation on valid measured, in a table; none where there was no evaluation."""
     if not looked.curves:
@@ -176,16 +191,6 @@ def _of_bits(bits: BitEffects) -> list[Part]:
         ),
         Chart("How often each bit is on", {"bit": numbers, "share": bits.on.tolist()}, spec_on, SPLIT),
     ]
-
-
-def _usage(counts: list[int], values: str) -> Chart:
-    used = [count for count in counts if count]
-    columns = {"rank": list(range(1, len(used) + 1)), "images": used}
-    spec = bars(
-        Axis("rank", f"{values}, the most frequent first", "ordinal"), Axis("images", "images", starts_at_zero=True)
-    )
-    note = f"{len(used):,} of {len(counts):,} {values} are the likeliest of some image."
-    return Chart(f"Images by {values}", columns, spec, SPLIT, note)
 
 
 def _support(support: Mapping[int, int], values: str) -> Chart:

@@ -109,7 +109,8 @@ class SemiSupervisedTask(ImageTask):
         vectors = torch.cat([torch.zeros(1, shape[1]), drawn])
         made = self.model.generate(vectors.to(self.ranks.device)).cpu()
         rows = ["mean"] + [f"draw {number}" for number in range(1, len(vectors))]
-        return Gallery("What each class generates", made, rows, [str(label) for label in range(made.shape[1])])
+        columns = [str(label) for label in range(made.shape[1])]
+        return Gallery("What each class generates", made, rows, columns, source="vectors drawn from the prior")
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """Error and accuracy, the negative evidence bound with all classes summed, and calls of the generator.
