@@ -124,7 +124,9 @@ class Task(ABC):
 
         A line that does not suit the task is an error with its number, from 1.
         """
-        raise ValueError(f"examples of your own must be for a task that writes text, got {type(self).__name__}")
+        raise ValueError(
+            f"examples of your own must be for a task that writes text, got {type(self).__name__}; leave them out"
+        )
 
     def next_commands(self) -> list[list[str]]:
         """Commands to try after training besides `evaluate` and `resume`: a verb and what follows the run."""

@@ -91,7 +91,7 @@ def _encoded(task: MaskedLanguageModelingTask, number: int, line: str) -> Tensor
     pieces, most = task.prepared.pieces, task.config.model.max_positions
     ids = [pieces.cls, *pieces.encode(line, specials=True), pieces.sep]
     if pieces.mask not in ids:
-        raise ValueError(f"line {number} must have a {MASK} for the model to guess, got {line!r}")
+        raise ValueError(f"line {number} must have a {MASK} for the model to guess, got {line[:64]!r}")
     if len(ids) > most:
         raise ValueError(
             f"line {number} must have at most the model's {most} positions, got {len(ids)} word pieces "

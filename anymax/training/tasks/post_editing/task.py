@@ -32,7 +32,7 @@ from anymax.training.observed import Observed
 from anymax.training.run_folder.folder import CHECKPOINTS
 from anymax.training.task_config import Report
 from anymax.training.tasks.masked_language_modeling.task import sentence_of
-from anymax.training.tasks.pair_task import PairTask, side_by_side
+from anymax.training.tasks.pair_task import PairTask, shorten, side_by_side
 from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.post_editing.editing import OpenedPostEditor, correct, new_model
 from anymax.training.tasks.translation.config import Search
@@ -244,7 +244,7 @@ def _pairs_of(lines: Sequence[str]) -> list[tuple[str, str]]:
         source, *rest = line.split("\t")
         if len(rest) != 1 or not source.strip() or not rest[0].strip():
             raise ValueError(
-                f"line {number} must be a source and its machine translation with a tab between them, got {line!r}"
+                f"line {number} must be a source and its machine translation with a tab between them, got {shorten(line)!r}"
             )
         pairs.append((source, rest[0]))
     return pairs
