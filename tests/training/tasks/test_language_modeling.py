@@ -15,6 +15,7 @@ from anymax.training import Ranks, RunConfig, open_run, read_metrics, train
 from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_model
+from anymax.training.tasks.language_modeling.texts import NOTHING
 
 QUICK = {"threads": 1, "device": "cpu", "steps": 3, "evaluate_every": None, "checkpoint_every": 99}
 
@@ -229,6 +230,17 @@ def test_contexts_of_subwords_begin_and_end_with_whole_words(tmp_path: Path):
             and len(words) in range(1, 21)
             and any(whole[place : place + len(words)] == words for place in range(len(whole)))
         )
+
+
+def test_a_model_that_can_write_nothing_but_an_unknown_word_says_so(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    task = open_run(trained).task
+    lexicon, output = task.prepared.lexicon, task.model.output
+
+    def certain(hidden: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(hidden), len(lexicon)), -torch.inf).index_fill(1, torch.tensor([lexicon.unk]), 0.0)
+
+    monkeypatch.setattr(output, "log_probs", certain)
+    assert {written for _, _, written in continued(task, 1)} == {NOTHING}
 
 
 @pytest.mark.parametrize("which", ["trained", "spelled"])

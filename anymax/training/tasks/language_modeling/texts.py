@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CONTEXT, MOST_TOKENS = 20, 40
 # Of what continues your own lines, which come without one.
 SEED = 1
+# In place of a text; a sparse output may leave all other words without a probability.
+NOTHING = '(only "<unk>" and the end of the line have a probability)'
 NOTE = (
     'Sampled word by word with the probabilities of the model, to the end of a line or {} tokens; "<unk>" is left out.'
 )
@@ -104,7 +106,7 @@ def _continued(
             banned=[lexicon.unk],
             generator=generator,
         )
-        written.append(task.prepared.units.text(_first_line(found.words, lexicon.eos)))
+        written.append(task.prepared.units.text(_first_line(found.words, lexicon.eos)) or NOTHING)
     return written
 
 

@@ -244,7 +244,8 @@ def _pairs_of(lines: Sequence[str]) -> list[tuple[str, str]]:
         source, *rest = line.split("\t")
         if len(rest) != 1 or not source.strip() or not rest[0].strip():
             raise ValueError(
-                f"line {number} must be a source and its machine translation with a tab between them, got {shorten(line)!r}"
+                f"line {number} must be a source and its machine translation with a tab between them, "
+                f"got {shorten(line)!r}"
             )
         pairs.append((source, rest[0]))
     return pairs
