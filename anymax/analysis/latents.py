@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anymax.display import COLOURS, Figure, clean
 from anymax.display.printable import printable
 from anymax.training import read_metrics
+from anymax.training.latent_view import Gallery, LatentView
 from anymax.training.run_folder.folder import ANALYSES
-from anymax.training.task import Gallery, Task
+from anymax.training.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,16 +27,30 @@ class Looked:
     """What there is to see of a run.
 
     Args:
-        gallery: None where the images are features that cannot be shown.
-        counts: of a game, how often each message is the likeliest, the most frequent first; else None.
+        view: what the latent does after training.
         curves: metrics of the validation split by step.
-        calls: how often the loss was called for each example, by step of training.
+        logs: what training recorded of the latent by step, as how often the loss was called for each example.
     """
 
-    gallery: Gallery | None
-    counts: list[int] | None
+    view: LatentView
     curves: dict[int, dict[str, float]]
-    calls: dict[int, float]
+    logs: dict[int, dict[str, float]]
+
+    @classmethod
+    def of(cls, view: LatentView, folder: Path) -> Looked:
+        """With the records of the run in a folder."""
+        records = read_metrics(folder)
+        curves = {r["step"]: r["metrics"] for r in records if r["kind"] == "evaluation"}
+        return cls(view, curves, {r["step"]: r["log"] for r in records if r["kind"] == "train"})
+
+    @property
+    def calls(self) -> dict[int, float]:
+        """How often the loss was called for each example, by step of training."""
+        return {step: log["calls"] for step, log in self.logs.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"view": self.view.as_dict(), "curves": self.curves, "logs": self.logs}
 
 
 def takes(task: Task) -> bool:
@@ -45,12 +60,10 @@ def takes(task: Task) -> bool:
 
 def look(task: Task, folder: Path) -> Looked:
     """Look at a trained task on images of its test split, and at the records of its run."""
-    view, records = task.latent_view(), read_metrics(folder)
+    view = task.latent_view()
     if view is None:
         raise ValueError(f"{folder} must be a run with a discrete latent, as those of `anymax recipes latent`")
-    curves = {r["step"]: r["metrics"] for r in records if r["kind"] == "evaluation"}
-    calls = {r["step"]: r["log"]["calls"] for r in records if r["kind"] == "train"}
-    return Looked(view.gallery, view.counts, curves, calls)
+    return Looked.of(view, folder)
 
 
 def draw(task: Task, run: Path) -> Path:
@@ -71,17 +84,17 @@ IMAGE, PLOT = 0.62, (3.6, 2.6)
 def figure(looked: Looked, title: str) -> Figure:
     """Draw what there is: the gallery on top, below it how often messages are sent and every metric by step."""
     panels = _panels(looked)
-    columns = min(4, len(panels))
+    columns, gallery = min(4, len(panels)), looked.view.gallery
     rows = math.ceil(len(panels) / columns)
-    top = 0.0 if looked.gallery is None else IMAGE * len(looked.gallery.rows) + 0.5
+    top = 0.0 if gallery is None else IMAGE * len(gallery.rows) + 0.5
 
     def draw(canvas: Canvas) -> None:
         # The name of a run is no formula.
         canvas.suptitle(printable(title), fontsize=10, parse_math=False)
-        first = int(looked.gallery is not None)
+        first = int(gallery is not None)
         grid = canvas.add_gridspec(rows + first, columns, height_ratios=_heights(top, rows))
-        if looked.gallery is not None:
-            _draw_gallery(canvas.add_subplot(grid[0, :]), looked.gallery)
+        if gallery is not None:
+            _draw_gallery(canvas.add_subplot(grid[0, :]), gallery)
         for place, panel in enumerate(panels):
             row, column = divmod(place, columns)
             _draw_panel(canvas.add_subplot(grid[row + first, column]), panel)
@@ -108,10 +121,10 @@ def _panels(looked: Looked) -> list[_Panel]:
         for name in metrics
     ]
     calls = _Panel("calls for each example, in training", "step", list(looked.calls), list(looked.calls.values()))
-    if looked.counts is None:
+    if looked.view.counts is None:
         return [*curves, calls]
-    counts = [float(count) for count in looked.counts]
-    sent = _Panel("images of each message", "message, the most frequent first", list(range(len(counts))), counts, True)
+    counts, values = [float(count) for count in looked.view.counts], looked.view.values
+    sent = _Panel(f"images by {values}", f"{values}, the most frequent first", list(range(len(counts))), counts, True)
     return [*curves, calls, sent]
 
 

@@ -72,6 +72,23 @@ def score_translations(
     return scores
 
 
+def score_sentences(
+    hypotheses: Sequence[str], references: Sequence[str], metric: Literal["chrf", "ter"], *, lowercase: bool = False
+) -> list[float]:
+    """The score of each sentence by itself, which says less than that of a corpus.
+
+    Args:
+        metric: "chrf", larger is better, or "ter", smaller is better.
+        lowercase: whether case is ignored.
+    """
+    if not hypotheses:
+        return []
+    check_references(hypotheses, references)
+    found = _metrics("none", lowercase)[metric]
+    pairs = zip(hypotheses, references, strict=True)
+    return [found.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+
+
 def paired_bootstrap(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[str] | Sequence[Sequence[str]],

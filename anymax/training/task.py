@@ -1,7 +1,7 @@
 """Task: the interface between the training loop and what is trained."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Texts
+from anymax.training.latent_view import LatentView
 from anymax.training.observed import Observed
 from anymax.training.progress import Totals
 from anymax.training.task_config import MetricsReport, Report
@@ -55,35 +56,6 @@ class Batches(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Gallery:
-    """Images in rows.
-
-    Args:
-        images: (rows, columns, pixels) from 0 to 1.
-        rows: what each row is.
-        columns: what each column is, or None.
-    """
-
-    title: str
-    images: Tensor
-    rows: list[str]
-    columns: list[str] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LatentView:
-    """What a discrete latent does.
-
-    Args:
-        gallery: None where the images are features that cannot be shown.
-        counts: of a game, how often each message is the likeliest, the most frequent first; else None.
-    """
-
-    gallery: Gallery | None
-    counts: list[int] | None = None
 
 
 class Task(ABC):
@@ -146,6 +118,15 @@ class Task(ABC):
             seed: decides which, where the split has more, and what is sampled.
         """
         return []
+
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        """What the model writes for your own lines, one example each; the same for the same lines.
+
+        A line that does not suit the task is an error with its number, from 1.
+        """
+        raise ValueError(
+            f"examples of your own must be for a task that writes text, got {type(self).__name__}; leave them out"
+        )
 
     def next_commands(self) -> list[list[str]]:
         """Commands to try after training besides `evaluate` and `resume`: a verb and what follows the run."""

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import sacrebleu
 
-from anymax.evaluation.translation import check_references, paired_bootstrap, score_translations
+from anymax.evaluation.translation import check_references, paired_bootstrap, score_sentences, score_translations
 
 WORDS = ["a", "dog", "cat", "runs", "sees", "the", "big", "red", "over", "fence"]
 
@@ -108,3 +108,14 @@ def test_what_cannot_be_scored_is_refused():
         score_translations(["a"], ["a"], tokenize="words")
     with pytest.raises(ValueError, match="systems must be two at least to be compared, got one"):
         paired_bootstrap({"one": ["a"]}, ["a"])
+
+
+def test_sentences_are_scored_one_by_one():
+    written, wanted = ["a cat sat", "", "The dog"], ["a cat sat", "a dog", "the dog"]
+    assert score_sentences(written, wanted, "ter") == [0.0, 100.0, 50.0]
+    assert score_sentences(written, wanted, "ter", lowercase=True) == [0.0, 100.0, 0.0]
+    by_itself = [sacrebleu.sentence_chrf(text, [right]).score for text, right in zip(written, wanted, strict=True)]
+    assert score_sentences(written, wanted, "chrf") == by_itself
+    assert score_sentences([], [], "ter") == []
+    with pytest.raises(ValueError, match="references must hold one sentence for each of the 3 hypotheses, got 1"):
+        score_sentences(written, ["a"], "chrf")

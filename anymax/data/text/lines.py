@@ -9,7 +9,7 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,6 +34,15 @@ def open_lines(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Iter
         encoding: how characters are written; any in which a newline is the single byte 10, so not UTF-16.
     """
     return _read_lines(Path(path), _checked(encoding))
+
+
+def check_lines(lines: Sequence[str]) -> None:
+    """Refuse a text without lines, and a line without words."""
+    if not lines:
+        raise ValueError("lines must be one at least, got none")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise ValueError(f"line {number} must hold words, got an empty line; leave it out")
 
 
 def _checked(encoding: str) -> str:

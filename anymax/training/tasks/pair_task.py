@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -11,7 +13,9 @@ from torch import Tensor, nn
 from anymax.data.batches.batches import IGNORE_INDEX
 from anymax.data.batches.pairs import PairBatch, PairBatches
 from anymax.data.parallel.prepared import PreparedPairs
+from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.display import Texts
 from anymax.distributed.ranks import Ranks
 from anymax.evaluation.translation import Tokenize, score_translations
 from anymax.models.encoder_decoder import EncoderDecoder
@@ -19,7 +23,8 @@ from anymax.models.language_model.model import evaluating
 from anymax.models.layers import fsdp_groups, learned_alphas
 from anymax.training.task import Step, Task
 from anymax.training.tasks.post_editing.config import PostEditingConfig
-from anymax.training.tasks.translation.config import TranslationConfig
+from anymax.training.tasks.translation.config import Search, TranslationConfig
+from anymax.training.tasks.translation.translating import Progress
 
 # Sentences that are shown after an evaluation, and the most characters of each.
 SHOWN, SHOWN_LENGTH = 3, 64
@@ -36,6 +41,15 @@ class Decoded(Protocol):
 
     def side_by_side(self) -> list[str]:
         """A few of them to look at, on lines of their own that fit a terminal."""
+        ...
+
+    def texts(self, how: str, source: str) -> Texts:
+        """All of them beside what they were written for, each with its score.
+
+        Args:
+            how: how they were searched for.
+            source: what they were made from.
+        """
         ...
 
 
@@ -96,6 +110,12 @@ class PairTask(Task):
         """What the model writes for the first sentences of a split, greedily."""
 
     @abstractmethod
+    def decode_pairs(
+        self, split: Split, chosen: Sequence[int], search: Search, progress: Progress | None = None
+    ) -> Decoded:
+        """What the model writes for some pairs of a split."""
+
+    @abstractmethod
     def tokenize(self) -> Tokenize:
         """How BLEU finds words."""
 
@@ -130,6 +150,19 @@ class PairTask(Task):
 
     def sample(self) -> str | None:
         return "\n".join(self.decode_split("valid", SHOWN).side_by_side())
+
+    def texts(self, split: Split, *, limit: int, seed: int, announce: Announce) -> list[Texts]:
+        def progress(now: int, total: int) -> None:
+            announce(f"writing for {split}: {now:,} of {total:,} sentences")
+
+        search = self._config.search
+        done = self.decode_pairs(split, self.drawn(split, limit, seed), search, progress)
+        return [done.texts(search.sentence(), f"{split} split, seed {seed}")]
+
+    def drawn(self, split: Split, limit: int, seed: int) -> list[int]:
+        """The numbers of some pairs of a split, in its order."""
+        number = len(self._pairs.split(split))
+        return sorted(random.Random(seed).sample(range(number), min(limit, number)))
 
     def watch(self) -> dict[str, float]:
         return learned_alphas(self._model)

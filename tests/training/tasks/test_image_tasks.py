@@ -242,3 +242,10 @@ def test_a_budget_and_a_number_of_bit_vectors_fit_the_toy():
         replace(CODES, mapping=IndependentConfig(), estimator=DenseMarginalConfig()).toy().mapping
         == IndependentConfig()
     )
+
+
+def test_a_task_without_text_takes_no_lines_of_your_own():
+    task = build(CODES)
+    assert task.texts("valid", limit=3, seed=1, announce=lambda _: None) == []
+    with pytest.raises(ValueError, match="must be for a task that writes text, got BitVectorTask"):
+        task.texts_for(["a"], announce=lambda _: None)

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from anymax.data import BPE, Prepared, RandomLengths, Text, prepare
+from anymax.data.text.words import split_line
 from anymax.models import AWDLSTMConfig
 from anymax.recipes import find
 from anymax.training import Ranks, RunConfig, open_run, read_metrics, train
 from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_model
+from anymax.training.tasks.language_modeling.texts import NOTHING
 
 QUICK = {"threads": 1, "device": "cpu", "steps": 3, "evaluate_every": None, "checkpoint_every": 99}
 
@@ -189,3 +191,67 @@ def test_the_training_loss_of_subwords_is_recorded_per_word_as_evaluations_measu
     total = sum(n * record["log"]["loss_per_word"] for n, record in zip(words, records, strict=True))
     assert total / sum(words) == pytest.approx(measured.loss, rel=1e-5)
     assert measured.num_units < 0.9 * measured.num_tokens
+
+
+def continued(task: LanguageModelingTask, seed: int, limit: int = 6) -> list[tuple[str, ...]]:
+    (shown,) = task.texts("valid", limit=limit, seed=seed, announce=lambda _: None)
+    assert shown.headings == ("context", "text", "model")
+    return [line.texts for line in shown.lines]
+
+
+@pytest.mark.parametrize("which", ["trained", "spelled"])
+def test_contexts_stand_in_the_text_before_what_follows_and_the_model_always_writes(
+    which: str, request: pytest.FixtureRequest
+):
+    task = open_run(request.getfixturevalue(which)).task
+    first = continued(task, 1)
+    assert first == continued(task, 1) != continued(task, 2) and len(first) == 6
+    units = task.units_read()
+    whole = units.text(task.prepared.as_read("valid").tokens())
+    # Where marks stand in print depends on what is before them, so spaces are left out.
+    letters = "".join(whole.split())
+    for context, text, written in first:
+        assert "".join(f"{context}{text}".split()) in letters
+        assert written and text and "<unk>" not in written and "\n" not in written + text
+        assert 1 <= len(context.split()) <= 20
+
+
+def test_contexts_of_subwords_begin_and_end_with_whole_words(tmp_path: Path):
+    run = recurrent()
+    train(replace(run, task=replace(run.task, data=replace(run.task.data, units=BPE(300)))), tmp_path / "run")
+    task = open_run(tmp_path / "run").task
+    whole = [word for word in task.prepared.units.decode(task.prepared.split("valid").tokens()) if word != "<eos>"]
+    texts = continued(task, 1, limit=20)
+    assert len(texts) == 20
+    for context, _, written in texts:
+        words = split_line(context, "prose")
+        assert (
+            written
+            and len(words) in range(1, 21)
+            and any(whole[place : place + len(words)] == words for place in range(len(whole)))
+        )
+
+
+def test_a_model_that_can_write_nothing_but_an_unknown_word_says_so(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    task = open_run(trained).task
+    lexicon, output = task.prepared.lexicon, task.model.output
+
+    def certain(hidden: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(hidden), len(lexicon)), -torch.inf).index_fill(1, torch.tensor([lexicon.unk]), 0.0)
+
+    monkeypatch.setattr(output, "log_probs", certain)
+    assert {written for _, _, written in continued(task, 1)} == {NOTHING}
+
+
+@pytest.mark.parametrize("which", ["trained", "spelled"])
+def test_your_own_beginnings_are_continued_and_the_model_reads_its_text_as_before(
+    which: str, request: pytest.FixtureRequest
+):
+    task = open_run(request.getfixturevalue(which)).task
+    before, lines = continued(task, 1), ["the", "a zyzzyva </script><b> \u202e"]
+    (shown,), (again,) = (task.texts_for(lines, announce=lambda _: None) for _ in range(2))
+    assert shown == again and [line.texts[0] for line in shown.lines] == lines
+    assert all(line.texts[1] and "<unk>" not in line.texts[1] for line in shown.lines)
+    assert "</script><b>" not in shown.html() and continued(task, 1) == before
+    with pytest.raises(ValueError, match="line 3 must hold words"):
+        task.texts_for([*lines, " "], announce=lambda _: None)

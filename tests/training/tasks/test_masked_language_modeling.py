@@ -210,3 +210,45 @@ def test_the_published_recipe_is_that_of_bert():
         model = task.model.build(task.data.pieces.size)
     size = sum(parameter.numel() for parameter in model.parameters())
     assert f"{size / 1e6:.1f}M parameters" in find("bert.base_multilingual").__doc__
+
+
+def test_guesses_stand_beside_the_truth_with_the_share_that_is_right(trained: Path):
+    task = opened(trained)
+    (shown,), (again,), (other,) = (
+        task.texts("valid", limit=8, seed=seed, announce=lambda _: None) for seed in (1, 1, 2)
+    )
+    assert shown == again != other and 0 < len(shown.lines) <= 8
+    assert (shown.headings, shown.score) == (("read", "text", "guessed"), "% right")
+    sentences = {*PAIRS, *(line.upper() for line in PAIRS)}
+    for line in shown.lines:
+        read, text, guessed = line.texts
+        assert text.text in sentences
+        columns = list(zip(*(side.text.split() for side in (read, text, guessed)), strict=True))
+        hidden = [mark for part, mark in read.parts if part != " "]
+        wrong = [mark for part, mark in guessed.parts if part != " "]
+        for (seen, true, guess), is_hidden, is_wrong in zip(columns, hidden, wrong, strict=True):
+            assert is_wrong == (true != guess) and (is_hidden or seen == true == guess)
+        assert any(hidden) and line.score == pytest.approx(100 * (1 - sum(wrong) / sum(hidden)))
+
+
+def test_masks_of_your_own_lines_are_filled(trained: Path):
+    task = opened(trained)
+    lines = ["a [MASK] c d a b", "[MASK] b <b> [MASK] d"]
+    (shown,) = task.texts_for(lines, announce=lambda _: None)
+    pieces = task.prepared.pieces
+    for line, shown_line in zip(lines, shown.lines, strict=True):
+        given, guessed = shown_line.texts
+        ids = torch.tensor([[pieces.cls, *pieces.encode(line, specials=True), pieces.sep]])
+        with torch.no_grad():
+            best = task.model.prediction_head.log_probs(task.model.encode(ids)).argmax(-1)
+        marks = [part for part, is_marked in guessed.parts if is_marked]
+        assert given == line and marks == [pieces.vocabulary[id].removeprefix("##") for id in best[ids == pieces.mask]]
+        assert "[MASK]" not in guessed.text and "<b>" not in shown.html()
+    long = "a " * task.config.model.max_positions + "[MASK]"
+    for line, said in (
+        ("a b", r"line 2 must have a \[MASK\]"),
+        (long, "line 2 must have at most"),
+        ("", "line 2 must"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            task.texts_for(["[MASK]", line], announce=lambda _: None)

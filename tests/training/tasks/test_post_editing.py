@@ -195,3 +195,34 @@ def test_recipes_have_the_rows_of_the_ablation_at_both_sizes():
         for file in ("ape", "ape_small"):
             assert find(f"{file}.{name}")().task.model.sharing == sharing
     assert find("ape.large")().task.model.sharing == SELF_TIED and find("ape.large")().task.data.oversample == 35
+
+
+def test_texts_have_the_sentence_ter_and_mark_what_the_post_edit_changed(learned: Path):
+    task = open_run(learned).task
+    (shown,), (again,) = (task.texts("test", limit=6, seed=4, announce=lambda _: None) for _ in range(2))
+    assert shown == again and (shown.score, len(shown.lines)) == ("TER", 6)
+    assert shown.headings == ("source", "machine translation", "correction", "post-edit")
+    for line in shown.lines:
+        *triplet, edited = line.texts
+        assert tuple(triplet) in TEN
+        assert line.score == TER(case_sensitive=True).sentence_score(edited.text, [triplet[2]]).score
+        kept = [word for part, is_marked in edited.parts if not is_marked for word in part.split()]
+        rest = iter(triplet[1].split())
+        assert all(word in rest for word in kept)
+        assert any(is_marked for _, is_marked in edited.parts) == (edited.text != triplet[1])
+
+
+def test_your_own_lines_are_a_sentence_and_a_translation_with_a_tab_between(learned: Path):
+    task = open_run(learned).task
+    pairs = [(source, translation) for source, translation, _ in TEN] + [("<i>x</i> & \u202e", "<script>")]
+    (shown,) = task.texts_for(["\t".join(pair) for pair in pairs], announce=lambda _: None)
+    assert [line.texts[:2] for line in shown.lines] == pairs
+    written = open_post_editor(learned).correct(*zip(*pairs, strict=True))
+    assert [line.texts[2].text for line in shown.lines] == written
+    assert "<i>" not in shown.html() and "<script>" not in shown.html()
+
+
+@pytest.mark.parametrize("line", ["one text", "a\tb\tc", "\tb", "a\t ", ""])
+def test_your_own_line_of_another_form_is_refused_by_its_number(learned: Path, line: str):
+    with pytest.raises(ValueError, match="line 2 must"):
+        open_run(learned).task.texts_for(["all layers .\talle Schichten .", line], announce=lambda _: None)

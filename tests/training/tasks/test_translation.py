@@ -1,18 +1,21 @@
 """Translation as a task: its loss and scores by hand, shares of ranks, decoding in batches, opened runs, bad input."""
 
 import math
+import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu import sentence_chrf
 from torch.nn.functional import log_softmax
 
 from anymax.data import ParallelText, Words
 from anymax.data.batches.batches import IGNORE_INDEX
 from anymax.decoding.hypotheses import agreement
 from anymax.decoding.penalties import AveragePenalty, GNMTPenalty, NoPenalty
+from anymax.display import Texts
 from anymax.evaluation.translation import score_translations
 from anymax.models import Tie
 from anymax.recipes import find
@@ -361,3 +364,54 @@ def test_sides_may_have_units_of_their_own(tmp_path: Path):
         source_eos=translator.source_units.lexicon.eos,
     )
     assert translator.translate(["ba ca"]) == [translator.text(hypotheses.best)]
+
+
+def alone(texts: list[Texts]) -> Texts:
+    (only,) = texts
+    return only
+
+
+def test_texts_are_those_of_the_configured_search_for_pairs_that_the_seed_draws(trained: Path):
+    task, said = open_run(trained).task, list[str]()
+    first, again, other = (alone(task.texts("valid", limit=5, seed=seed, announce=said.append)) for seed in (1, 1, 2))
+    assert first == again != other and first.headings == ("source", "reference", "translation")
+    done = task.translate_split("valid", search=task.config.search)
+    whole = list(zip(done.sources, done.references, done.translations, strict=True))
+    shown = [(source, reference, translation.text) for source, reference, translation in texts_of(first)]
+    places = sorted(random.Random(1).sample(range(len(whole)), 5))
+    assert shown == [whole[place] for place in places]
+    assert said[-1] == "writing for valid: 5 of 5 sentences" and "beam" in first.note
+    more = alone(task.texts("valid", limit=10_000, seed=1, announce=said.append))
+    assert [line.texts[0] for line in more.lines] == done.sources
+
+
+def texts_of(texts: Texts) -> list[tuple[str, ...]]:
+    return [line.texts for line in texts.lines]
+
+
+def test_scores_of_texts_are_those_of_sacrebleu_and_marks_are_the_words_that_differ(trained: Path):
+    shown = alone(open_run(trained).task.texts("test", limit=9, seed=3, announce=lambda _: None))
+    assert shown.score == "chrF"
+    for line in shown.lines:
+        _, reference, translation = line.texts
+        assert line.score == sentence_chrf(translation.text, [reference]).score
+        same = [word for part, is_marked in translation.parts if not is_marked for word in part.split()]
+        rest = iter(reference.split())
+        # What is not marked stands in the reference, in its order.
+        assert all(word in rest for word in same)
+        assert "".join(part for part, _ in translation.parts) == translation.text
+
+
+def test_lines_of_your_own_are_translated_as_by_an_opened_run_and_kept_as_they_are(trained: Path):
+    task, opened_run = open_run(trained).task, open_translator(trained)
+    lines = ["a b c", "</script><b>c</b> \u202e \x1b[31m d", " d  a "]
+    shown = alone(task.texts_for(lines, announce=lambda _: None))
+    assert texts_of(shown) == list(zip(lines, opened_run.translate(lines), strict=True))
+    assert "<b>" not in shown.html().replace("<button>", "") and "</script>" not in shown.html()
+
+
+def test_a_line_of_your_own_without_words_is_refused_by_its_number(trained: Path):
+    task = open_run(trained).task
+    for lines, said in ((["a", " \t"], "line 2 must hold words"), ([], "lines must be one at least, got none")):
+        with pytest.raises(ValueError, match=said):
+            task.texts_for(lines, announce=lambda _: None)

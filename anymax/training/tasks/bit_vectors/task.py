@@ -12,12 +12,16 @@ from anymax.data.images.images import Images
 from anymax.data.text.corpus import Split
 from anymax.distributed.ranks import Ranks
 from anymax.evaluation.importance import log_likelihood
+from anymax.latent import BitVector, IndependentConfig
 from anymax.models.images.bit_vector_vae import BitVectorVAE, CodeLosses
-from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.latent_view import BitEffects, Gallery, LatentView, count_sizes
+from anymax.training.task import Step
 from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.image_task import COLUMNS, GALLERY_SEED, ImageTask, Means, parts
 
 MEASURED_AT_ONCE = 64
+# Images whose codes are looked at, codes whose bits are turned, and the most bits of which that is shown.
+LOOKED_AT, TURNED, SHOWN_BITS = 1000, 6, 16
 
 
 class BitVectorTask(ImageTask):
@@ -61,19 +65,40 @@ class BitVectorTask(ImageTask):
 
     @torch.no_grad()
     def latent_view(self) -> LatentView:
-        return LatentView(self._gallery(self.images["test"]))
+        images = self.images["test"]
+        seen = images.numbers(torch.arange(min(LOOKED_AT, len(images)))).to(self.ranks.device)
+        latent = BitVector(self.model.inference(seen), self.model.mapping)
+        codes, support = latent.mode(), dict[int, int]()
+        # Independent bits leave no bit-vector without a probability.
+        if not isinstance(self.config.mapping, IndependentConfig):
+            support = count_sizes(latent.support().example.bincount(minlength=len(seen)).cpu())
+        return LatentView("bit-vectors", self._gallery(images, codes), None, support, self._effects(codes))
 
-    def _gallery(self, images: Images) -> Gallery:
+    def _gallery(self, images: Images, codes: Tensor) -> Gallery:
         """Images of the test split, what their likeliest codes make of them, and what codes drawn at random make."""
-        levels = images.values[:COLUMNS]
-        _, latent = self.model.estimate(levels)
         drawn = torch.randint(0, 2, (COLUMNS, self.config.num_bits), generator=generator_of(GALLERY_SEED, 0, "codes"))
-        made = [images.numbers(torch.arange(COLUMNS)), self.model.generate(latent.mode())]
+        made = (self._image_of(bits) for bits in (codes[:COLUMNS], drawn.to(codes)))
         return Gallery(
             "Images, their likeliest codes, and codes drawn at random",
-            torch.stack([*made, self.model.generate(drawn.to(made[0].dtype))]),
+            torch.stack([images.numbers(torch.arange(COLUMNS)), *made]),
             ["image", "of its code", "random code"],
         )
+
+    def _effects(self, codes: Tensor) -> BitEffects:
+        """What turning each bit does to some codes; the bits that change most are shown."""
+        usual = self._image_of(codes[:TURNED])
+        turned = torch.stack([self._image_of(_turned(codes[:TURNED], bit)) for bit in range(self.config.num_bits)])
+        change = (turned - usual).abs().mean((1, 2))
+        shown = change.topk(min(SHOWN_BITS, len(change))).indices
+        gallery = Gallery(
+            "Codes of images, and the same codes with one bit turned",
+            torch.cat([usual[None], turned[shown]]),
+            ["code", *(f"bit {bit + 1} turned" for bit in shown.tolist())],
+        )
+        return BitEffects(codes.mean(0).cpu(), change, gallery)
+
+    def _image_of(self, codes: Tensor) -> Tensor:
+        return self.model.generate(codes).cpu()
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """The negative evidence bound with its two parts, in nats, and the likelihood in bits for each pixel.
@@ -101,3 +126,10 @@ class BitVectorTask(ImageTask):
                 }
             )
         return means.means()
+
+
+def _turned(codes: Tensor, bit: int) -> Tensor:
+    """The codes with one bit the other way."""
+    other = codes.clone()
+    other[:, bit] = 1 - other[:, bit]
+    return other

@@ -20,6 +20,7 @@ from anymax.data.text.words import split_line
 from anymax.data.units.lexicon import Lexicon
 from anymax.data.units.units import Units
 from anymax.decoding import generate
+from anymax.display import Texts
 from anymax.distributed.ranks import Ranks, share
 from anymax.evaluation import LossByFrequency, Perplexity, Scored, Windows, perplexity
 from anymax.evaluation.perplexity.scoring import Window, batched
@@ -95,7 +96,7 @@ class LanguageModelingTask(Task):
                 f"spell_unknown={config.model.spells_unknown}; prepare the text with the same"
             )
         if prepared.spelled is not None:
-            _spell(model, prepared.spelled.lexicon)
+            spell(model, prepared.spelled.lexicon)
         self.config = config
         self.prepared = prepared
         self.model: LanguageModel = model
@@ -252,13 +253,13 @@ class LanguageModelingTask(Task):
             fill_read(row, read, window.start, window.end)
         with evaluating(self.model), capture(self.model) as weights:
             self.model.hidden(ids_BN.to(self.ranks.device))
-        units = self._units_read()
+        units = self.units_read()
         rows = [Sentence.of(units, row[:length].tolist()) for row, length in zip(ids_BN, lengths, strict=True)]
         of_kinds = {kind: [layer.cpu() for layer in layers] for kind, layers in weights.items()}
         sentences = dict.fromkeys(of_kinds, rows)
         return Observed(of_kinds, sentences, sentences)
 
-    def _units_read(self) -> Units:
+    def units_read(self) -> Units:
         """What the ids that the model reads stand for; words that it spells are among them."""
         units, spelled = self.prepared.units, self.prepared.spelled
         return units if spelled is None else Units(spelled.lexicon, spelled.lexicon, splitting=units.splitting)
@@ -296,6 +297,16 @@ class LanguageModelingTask(Task):
         drawn = generate(self.model, prompt, num_tokens=SAMPLE, generator=torch.Generator().manual_seed(1))
         return self.prepared.units.text(drawn[0, 1:])
 
+    def texts(self, split: Split, *, limit: int, seed: int, announce: Announce) -> list[Texts]:
+        from anymax.training.tasks.language_modeling.texts import continuations
+
+        return [continuations(self, split, limit=limit, seed=seed, announce=announce)]
+
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        from anymax.training.tasks.language_modeling.texts import own_continuations
+
+        return [own_continuations(self, lines, announce=announce)]
+
     def next_commands(self) -> list[list[str]]:
         return [["generate", "The people", "--top-p", "0.9"]]
 
@@ -323,7 +334,7 @@ class OpenedModel(NamedTuple):
         if self.spells_unknown:
             lexicon = units.lexicon.extended(split_line(text, units.splitting))
             units = Units(lexicon, lexicon, splitting=units.splitting)
-            _spell(self.model, lexicon)
+            spell(self.model, lexicon)
         # A model has read the end of the line before, whatever it continues.
         prompt = torch.tensor([[units.lexicon.eos, *units.encode_line(text)]] * sampling.samples)
         ids = generate(
@@ -338,8 +349,8 @@ class OpenedModel(NamedTuple):
         return [units.text(row[1:]) for row in ids]
 
 
-def _spell(model: LanguageModel, lexicon: Lexicon) -> None:
-    """Have a model read the words of a lexicon behind those it predicts."""
+def spell(model: LanguageModel, lexicon: Lexicon) -> None:
+    """Have a model read the words of a lexicon behind those it predicts, and no others."""
     assert isinstance(model.input, CharacterInput)
     model.input.extend(lexicon.words[model.output.vocabulary_size :])
 

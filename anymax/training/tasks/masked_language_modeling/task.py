@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from anymax.data.multilingual.prepared import PreparedTexts, prepare_texts, reop
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.data.units.word_pieces import INSIDE, WordPieces
+from anymax.display import Texts
 from anymax.distributed.ranks import Ranks
 from anymax.mappings import LearnedEntmax
 from anymax.models.bert.model import Bert
@@ -132,6 +134,16 @@ class MaskedLanguageModelingTask(Task):
     def sample(self) -> str | None:
         return "\n".join(self._shown) or None
 
+    def texts(self, split: Split, *, limit: int, seed: int, announce: Announce) -> list[Texts]:
+        from anymax.training.tasks.masked_language_modeling.texts import hidden_pieces
+
+        return [hidden_pieces(self, split, limit=limit, seed=seed, announce=announce)]
+
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        from anymax.training.tasks.masked_language_modeling.texts import own_masks
+
+        return [own_masks(self, lines, announce=announce)]
+
     def next_commands(self) -> list[list[str]]:
         return [["export", "exported"], ["analyze heads"]]
 
@@ -165,6 +177,12 @@ class MaskedLanguageModelingTask(Task):
 
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
         """Where heads look in rows as they are trained on, but with nothing hidden."""
+        rows = self.drawn_rows(split, limit, seed)
+        while some := list(islice(rows, OBSERVED_ROWS)):
+            yield self._observed(some)
+
+    def drawn_rows(self, split: Split, limit: int, seed: int) -> Iterator[MaskedBatch]:
+        """Some rows of a split, one by one in its order, with what is hidden in every evaluation."""
         batches = MaskedBatches(
             self._streams(split),
             self.prepared.pieces,
@@ -177,13 +195,7 @@ class MaskedLanguageModelingTask(Task):
         )
         number = len(batches)
         chosen = set(random.Random(seed).sample(range(number), min(limit, number)))
-        rows: list[MaskedBatch] = []
-        for place, row in enumerate(batches):
-            if place in chosen:
-                rows.append(row)
-            if len(rows) == OBSERVED_ROWS or (rows and place == number - 1):
-                yield self._observed(rows)
-                rows = []
+        return (row for place, row in enumerate(batches) if place in chosen)
 
     @torch.no_grad()
     def _observed(self, rows: Sequence[MaskedBatch]) -> Observed:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +15,13 @@ from anymax.data.batches.pairs import PairBatch, gather
 from anymax.data.batches.triplets import triplets_of
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.data.text.lines import check_lines
 from anymax.data.triplets.prepared import SOURCE_MARKS, PreparedTriplets, prepare_triplets, reopen_triplets
 from anymax.data.units.word_pieces import WordPieces
 from anymax.decoding import Hypotheses
+from anymax.display import Line, Texts, marked
 from anymax.distributed.ranks import Ranks
-from anymax.evaluation.translation import Tokenize
+from anymax.evaluation.translation import Tokenize, score_sentences
 from anymax.mappings import LearnedEntmax
 from anymax.models.bert.checkpoint import find_bert, load_bert
 from anymax.models.language_model.model import evaluating
@@ -31,9 +32,9 @@ from anymax.training.observed import Observed
 from anymax.training.run_folder.folder import CHECKPOINTS
 from anymax.training.task_config import Report
 from anymax.training.tasks.masked_language_modeling.task import sentence_of
-from anymax.training.tasks.pair_task import PairTask, side_by_side
+from anymax.training.tasks.pair_task import PairTask, shorten, side_by_side
 from anymax.training.tasks.post_editing.config import PostEditingConfig
-from anymax.training.tasks.post_editing.editing import correct, new_model
+from anymax.training.tasks.post_editing.editing import OpenedPostEditor, correct, new_model
 from anymax.training.tasks.translation.config import Search
 from anymax.training.tasks.translation.translating import Progress
 
@@ -87,6 +88,25 @@ class PostEdited(NamedTuple):
             source=self.sources, translation=self.translations, corrected=self.corrections, reference=self.references
         )
 
+    def texts(self, how: str, source: str) -> Texts:
+        """All of them, with the words of corrections marked that the translation has not."""
+        scores = score_sentences(self.corrections, self.references, "ter")
+        lines = tuple(
+            Line((text, translation, reference, marked(written, translation)), score)
+            for text, translation, reference, written, score in zip(
+                self.sources, self.translations, self.references, self.corrections, scores, strict=True
+            )
+        )
+        return Texts(
+            "Post-edits beside the corrections of people",
+            ("source", "machine translation", "correction", "post-edit"),
+            lines,
+            score="TER",
+            source=source,
+            note=f"Searched with {how}. Marked: what the post-edit changed. TER: of the sentence against the "
+            "correction, by sacrebleu; less is better.",
+        )
+
 
 class PostEditingTask(PairTask):
     """Predict every piece of a correction from a sentence, its translation and the pieces before.
@@ -126,21 +146,21 @@ class PostEditingTask(PairTask):
         progress: Progress | None = None,
     ) -> PostEdited:
         """Corrections of the first triplets of a split, by default greedy ones."""
-        pairs, triplets = self.prepared.split(split), self.prepared.triplets(split)
-        numbers = pairs.numbers[:number].tolist()
-        found = correct(
-            [self.model],
-            [pairs.source(i) for i in range(len(numbers))],
-            search or replace(self.config.search, beam=1),
-            self.prepared.pieces,
-            progress=progress,
-        )
-        chosen = [triplets[i] for i in numbers]
+        chosen = range(len(self.prepared.split(split)))[:number]
+        return self.decode_pairs(split, chosen, search or replace(self.config.search, beam=1), progress)
+
+    def decode_pairs(
+        self, split: Split, chosen: Sequence[int], search: Search, progress: Progress | None = None
+    ) -> PostEdited:
+        pairs, all_triplets = self.prepared.split(split), self.prepared.triplets(split)
+        sources = [pairs.source(i) for i in chosen]
+        found = correct([self.model], sources, search, self.prepared.pieces, progress=progress)
+        triplets = [all_triplets[int(pairs.numbers[i])] for i in chosen]
         return PostEdited(
-            [triplet.source for triplet in chosen],
-            [triplet.translation for triplet in chosen],
+            [triplet.source for triplet in triplets],
+            [triplet.translation for triplet in triplets],
             [self.prepared.pieces.text(each.best.words) for each in found],
-            [triplet.correction for triplet in chosen],
+            [triplet.correction for triplet in triplets],
             found,
         )
 
@@ -164,6 +184,24 @@ class PostEditingTask(PairTask):
 
         return report_on(self, split, options or self.config.evaluation_options, announce=announce)
 
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        pairs = _pairs_of(lines)
+        announce(f"correcting {len(pairs):,} lines")
+        editor = OpenedPostEditor([self.model], self.prepared.pieces, self.config.search)
+        corrections = editor.correct([source for source, _ in pairs], [translation for _, translation in pairs])
+        shown = (
+            Line((source, translation, marked(written, translation)))
+            for (source, translation), written in zip(pairs, corrections, strict=True)
+        )
+        return [
+            Texts(
+                "Post-edits of your lines",
+                ("source", "machine translation", "post-edit"),
+                tuple(shown),
+                note=f"Searched with {editor.search.sentence()}. Marked: what the post-edit changed.",
+            )
+        ]
+
     def next_commands(self) -> list[list[str]]:
         return [["postedit", "--src", "FILE", "--mt", "FILE"], ["analyze heads"]]
 
@@ -172,8 +210,7 @@ class PostEditingTask(PairTask):
         return None if is_one else "the decoder of a dual-source Transformer attends to two texts at once"
 
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
-        number = len(self.prepared.split(split))
-        chosen = sorted(random.Random(seed).sample(range(number), min(limit, number)))
+        chosen = self.drawn(split, limit, seed)
         for first in range(0, len(chosen), OBSERVED_TRIPLETS):
             yield self._observed(split, chosen[first : first + OBSERVED_TRIPLETS])
 
@@ -197,3 +234,18 @@ class PostEditingTask(PairTask):
             {"encoder": sources, "decoder": targets, "cross": targets},
             {"encoder": sources, "decoder": targets, "cross": sources},
         )
+
+
+def _pairs_of(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """The sentence and the machine translation of each line, which a tab separates."""
+    check_lines(lines)
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        source, *rest = line.split("\t")
+        if len(rest) != 1 or not source.strip() or not rest[0].strip():
+            raise ValueError(
+                f"line {number} must be a source and its machine translation with a tab between them, "
+                f"got {shorten(line)!r}"
+            )
+        pairs.append((source, rest[0]))
+    return pairs

@@ -12,10 +12,11 @@ from anymax.data.images.images import Images
 from anymax.data.images.labelled import MixedBatches, MixedRows
 from anymax.data.text.corpus import Split
 from anymax.distributed.ranks import Ranks
-from anymax.latent import DenseMarginal
+from anymax.latent import Choice, DenseMarginal
 from anymax.mappings import softmax, sparsemax
 from anymax.models.images.semi_supervised_vae import ImageLosses, SemiSupervisedVAE
-from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.latent_view import Gallery, LatentView, count_by_class, count_sizes
+from anymax.training.task import Step
 from anymax.training.tasks.image_task import GALLERY_SEED, ImageTask, Means, parts
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 
@@ -81,16 +82,35 @@ class SemiSupervisedTask(ImageTask):
 
     @torch.no_grad()
     def latent_view(self) -> LatentView:
-        return LatentView(None if self.images["test"].side is None else self._gallery())
+        images = self.images["test"]
+        classes, sizes = self._classes()
+        return LatentView(
+            "classes",
+            None if images.side is None else self._gallery(),
+            count_by_class(images.labels, classes, self.model.num_classes),
+            count_sizes(sizes) if self.config.mapping == "sparsemax" else {},
+        )
+
+    def _classes(self) -> tuple[Tensor, Tensor]:
+        """For every image of the test split the likeliest class, and how many classes have a probability."""
+        images, drawn = self.images["test"], generator_of(GALLERY_SEED, 0, "pixels")
+        classes, sizes = [], []
+        for rows in parts(len(images), MEASURED_AT_ONCE):
+            pixels = images.numbers(rows).bernoulli(generator=drawn).to(self.ranks.device)
+            latent = Choice(self.model.classifier(pixels), self.model.mapping)
+            classes.append(latent.scores.argmax(-1).cpu())
+            sizes.append((latent.probs > 0).sum(-1).cpu())
+        return torch.cat(classes), torch.cat(sizes)
 
     def _gallery(self) -> Gallery:
         """What every class makes of the same Gaussian vectors."""
         shape = (5, self.config.vector_size)
         drawn = torch.randn(shape, generator=generator_of(GALLERY_SEED, 0, "vectors"))
         vectors = torch.cat([torch.zeros(1, shape[1]), drawn])
-        made = self.model.generate(vectors)
+        made = self.model.generate(vectors.to(self.ranks.device)).cpu()
         rows = ["mean"] + [f"draw {number}" for number in range(1, len(vectors))]
-        return Gallery("What each class generates", made, rows, [str(label) for label in range(made.shape[1])])
+        columns = [str(label) for label in range(made.shape[1])]
+        return Gallery("What each class generates", made, rows, columns, source="vectors drawn from the prior")
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """Error and accuracy, the negative evidence bound with all classes summed, and calls of the generator.

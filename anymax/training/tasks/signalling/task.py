@@ -11,10 +11,12 @@ from anymax.data.images.games import GameBatches, Games, draws_games
 from anymax.data.images.images import Images
 from anymax.data.text.corpus import Split
 from anymax.distributed.ranks import Ranks
+from anymax.latent import Choice
 from anymax.latent.marginal import sum_by_example
 from anymax.mappings import softmax, sparsemax
 from anymax.models.images.signalling_game import GameLosses, SignallingGame
-from anymax.training.task import Gallery, LatentView, Step
+from anymax.training.latent_view import Gallery, LatentView, count_by_class, count_sizes
+from anymax.training.task import Step
 from anymax.training.tasks.image_task import COLUMNS, EVALUATION_SEED, ImageTask, Means, parts
 from anymax.training.tasks.signalling.config import SignallingConfig
 
@@ -80,14 +82,23 @@ class SignallingTask(ImageTask):
 
     @torch.no_grad()
     def latent_view(self) -> LatentView:
-        messages, images = self._messages(), self.images["test"]
-        counts = messages.bincount(minlength=self.config.num_messages).sort(descending=True).values.tolist()
-        return LatentView(None if images.side is None else _senders(messages, images), counts)
+        images, config = self.images["test"], self.config
+        messages, sizes = self._messages()
+        return LatentView(
+            "messages",
+            None if images.side is None else _senders(messages, images),
+            count_by_class(images.labels, messages, config.num_messages),
+            count_sizes(sizes) if config.mapping == "sparsemax" else {},
+        )
 
-    def _messages(self) -> Tensor:
-        """The likeliest message for every image of the test split."""
-        parts = torch.arange(len(self.images["test"])).split(500)
-        return torch.cat([self.model.sender(self.seen("test", rows)).argmax(-1) for rows in parts])
+    def _messages(self) -> tuple[Tensor, Tensor]:
+        """For every image of the test split the likeliest message, and how many have a probability."""
+        messages, sizes = [], []
+        for rows in parts(len(self.images["test"]), 500):
+            latent = Choice(self.model.sender(self.seen("test", rows).to(self.ranks.device)), self.model.mapping)
+            messages.append(latent.scores.argmax(-1).cpu())
+            sizes.append((latent.probs > 0).sum(-1).cpu())
+        return torch.cat(messages), torch.cat(sizes)
 
     def measure(self, model: nn.Module, split: Split) -> dict[str, float]:
         """How the game is won.

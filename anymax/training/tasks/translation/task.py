@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +15,12 @@ from anymax.data.batches.pairs import PairBatch, gather
 from anymax.data.parallel.prepared import PreparedParallel, prepare_parallel, reopen_parallel
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
+from anymax.data.text.lines import check_lines
 from anymax.data.units.units import Units
 from anymax.decoding import Hypotheses
+from anymax.display import Line, Texts, marked
 from anymax.distributed.ranks import Ranks
-from anymax.evaluation.translation import Tokenize
+from anymax.evaluation.translation import Tokenize, score_sentences
 from anymax.models.language_model.building import output_rates
 from anymax.models.language_model.model import evaluating
 from anymax.models.translation.model import Translator
@@ -27,7 +28,7 @@ from anymax.training.observed import Observed, Sentence
 from anymax.training.task_config import Report
 from anymax.training.tasks.pair_task import PairTask, side_by_side
 from anymax.training.tasks.translation.config import Search, TranslationConfig
-from anymax.training.tasks.translation.translating import Progress, new_model, translate
+from anymax.training.tasks.translation.translating import OpenedTranslator, Progress, new_model, translate
 
 # Pairs whose attention is looked at in one call.
 OBSERVED_PAIRS = 16
@@ -63,6 +64,25 @@ class Translated(NamedTuple):
     def side_by_side(self) -> list[str]:
         """A few of them to look at, on lines of their own that fit a terminal."""
         return side_by_side(source=self.sources, translation=self.translations, reference=self.references)
+
+    def texts(self, how: str, source: str) -> Texts:
+        """All of them, with the words of translations marked that differ from the reference."""
+        scores = score_sentences(self.translations, self.references, "chrf")
+        lines = tuple(
+            Line((text, reference, marked(translation, reference)), score)
+            for text, translation, reference, score in zip(
+                self.sources, self.translations, self.references, scores, strict=True
+            )
+        )
+        return Texts(
+            "Translations beside their references",
+            ("source", "reference", "translation"),
+            lines,
+            score="chrF",
+            source=source,
+            note=f"Searched with {how}. Marked: what differs from the reference. chrF: of the sentence, by sacrebleu; "
+            "more is better.",
+        )
 
 
 class TranslationTask(PairTask):
@@ -101,17 +121,23 @@ class TranslationTask(PairTask):
         progress: Progress | None = None,
     ) -> Translated:
         """Translations of the first sentences of a split, by default greedy ones."""
+        chosen = range(len(self.prepared.split(split)))[:number]
+        return self.decode_pairs(split, chosen, search or replace(self.config.search, beam=1), progress)
+
+    def decode_pairs(
+        self, split: Split, chosen: Sequence[int], search: Search, progress: Progress | None = None
+    ) -> Translated:
         pairs, lines = self.prepared.split(split), self.prepared.lines(split)
-        numbers = pairs.numbers[:number].tolist()
         found = translate(
             [self.model],
-            [pairs.source(i) for i in range(len(numbers))],
-            search or replace(self.config.search, beam=1),
+            [pairs.source(i) for i in chosen],
+            search,
             eos=self._target_units.lexicon.eos,
             unk=self._target_units.lexicon.unk,
             source_eos=self.prepared.source_units.lexicon.eos,
             progress=progress,
         )
+        numbers = [int(pairs.numbers[i]) for i in chosen]
         return Translated(
             [lines.sources[i] for i in numbers],
             [self._target_units.text(each.best.words) for each in found],
@@ -141,12 +167,25 @@ class TranslationTask(PairTask):
 
         return report_on(self, split, options or self.config.evaluation_options, announce=announce)
 
+    def texts_for(self, lines: Sequence[str], *, announce: Announce) -> list[Texts]:
+        check_lines(lines)
+        announce(f"translating {len(lines):,} lines")
+        search, units = self.config.search, (self.prepared.source_units, self._target_units)
+        translations = OpenedTranslator([self.model], *units, search).translate(lines)
+        return [
+            Texts(
+                "Translations of your lines",
+                ("source", "translation"),
+                tuple(Line(pair) for pair in zip(lines, translations, strict=True)),
+                note=f"Searched with {search.sentence()}.",
+            )
+        ]
+
     def next_commands(self) -> list[list[str]]:
         return [["translate"], ["analyze heads"]]
 
     def observe(self, split: Split, *, limit: int, seed: int) -> Iterator[Observed]:
-        number = len(self.prepared.split(split))
-        chosen = sorted(random.Random(seed).sample(range(number), min(limit, number)))
+        chosen = self.drawn(split, limit, seed)
         for first in range(0, len(chosen), OBSERVED_PAIRS):
             yield self._observed(split, chosen[first : first + OBSERVED_PAIRS])
 
