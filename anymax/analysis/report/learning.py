@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -39,18 +39,22 @@ class Curve:
     values: tuple[float, ...]
 
 
-def learning(runs: Sequence[Run]) -> list[Part]:
-    """Charts of everything that runs recorded, all runs in one; a sentence where they recorded nothing."""
-    charts = [chart for chart in _charts(runs) if len(chart)]
+def learning(runs: Sequence[Run], without: Collection[str] = ()) -> list[Part]:
+    """Charts of everything that runs recorded, all runs in one; a sentence where they recorded nothing.
+
+    Args:
+        without: names of records that are shown elsewhere.
+    """
+    charts = [chart for chart in _charts(runs, without) if len(chart)]
     if not charts:
         return [Paragraph("No steps are recorded yet.")]
     hint = "Drag to move, Ctrl and the wheel to zoom, double click for the whole. Thinned to means of neighbours."
     return [Paragraph(hint, is_dim=True), *charts]
 
 
-def _charts(runs: Sequence[Run]) -> Iterator[Chart]:
+def _charts(runs: Sequence[Run], without: Collection[str]) -> Iterator[Chart]:
     yield _chart("Training loss", "loss", runs, lambda run: _of_training(run, "loss"), is_few=False)
-    for name in _names(runs, "metrics"):
+    for name in _names(runs, "metrics", without):
         curves = [(lambda run, name=name: _of_evaluations(run, name))]
         yield _chart(f"Validation: {words(name)}", words(name), runs, curves[0], is_few=True)
     yield _chart("Learning rate", "learning rate", runs, lambda run: _of_training(run, "lr"), height=150)
@@ -60,7 +64,7 @@ def _charts(runs: Sequence[Run]) -> Iterator[Chart]:
     yield _chart(
         "Speed", f"{_item(runs)}s a second", runs, lambda run: _of_training(run, "items_per_second"), height=150
     )
-    for name in _names(runs, "log"):
+    for name in _names(runs, "log", without):
         curves = [(lambda run, name=name: _of_training(run, name, "log"))]
         yield _chart(f"Logged: {words(name)}", words(name), runs, curves[0], height=180)
 
@@ -142,16 +146,11 @@ def _of_evaluations(run: Run, name: str) -> Curve:
     )
 
 
-def _names(runs: Sequence[Run], within: str) -> list[str]:
+def _names(runs: Sequence[Run], within: str, without: Collection[str]) -> list[str]:
     """What any run recorded under a name, but counts."""
-    found = (
-        name
-        for run in runs
-        for record in run.records
-        for name, value in _part(record, within).items()
-        if is_number(value)
-    )
-    return [name for name in dict.fromkeys(found) if not name.startswith(_COUNT)]
+    parts = [_part(record, within) for run in runs for record in run.records]
+    found = dict.fromkeys(name for part in parts for name, value in part.items() if is_number(value))
+    return [name for name in found if not name.startswith(_COUNT) and name not in without]
 
 
 def _part(record: dict[str, Any], name: str) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anymax.analysis.heads.study import study_heads, takes
 from anymax.analysis.report.attention import attention
+from anymax.analysis.report.latents import TITLES, latents
 from anymax.analysis.report.learning import learning
 from anymax.analysis.report.opening import opening, settings_of, warnings
 from anymax.analysis.report.runs import Run, read_runs
@@ -19,6 +20,8 @@ from anymax.display.printable import printable
 from anymax.training import open_run
 from anymax.training.task import Task
 from anymax.training.task_config import TaskConfig
+
+LATENTS = "Latents"
 
 
 @dataclass(frozen=True)
@@ -57,30 +60,44 @@ def report(
     else:
         parts = [*warnings(runs), *_section("comparison", lambda: comparison(runs), None)]
         title = f"{len(runs)} runs side by side"
-    parts += [*_section("learning", lambda: learning(runs), "Learning"), *_of_models(runs, looks, announce)]
-    return Page(title, (*parts, *settings_of(runs)))
+    details = _details(runs, looks, announce)
+    # A latent shows its own records, better named.
+    without = TITLES if len(runs) == 1 and any(part == Heading(LATENTS) for part in details) else ()
+    curves = _section("learning", lambda: learning(runs, without), "Learning")
+    return Page(title, (*parts, *curves, *details, *settings_of(runs)))
 
 
-def _of_models(runs: Sequence[Run], looks: Looks, announce: Announce) -> list[Part]:
+def _details(runs: Sequence[Run], looks: Looks, announce: Announce) -> list[Part]:
     """The sections that need a model: of the run, or of the best of several."""
     run = runs[0] if len(runs) == 1 else best_run(runs)
+    if run.config is None:
+        return []
     parts: list[Part] = []
     if len(runs) > 1:
         said = f"What follows is of {run.label}, the best of the runs; report another alone to see its details."
         parts.append(Paragraph(said))
-    if run.config is None:
-        return []
     try:
         opened = open_run(run.folder, config=run.config, step=looks.step, announce=announce)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         return [*parts, Notice(f"The model cannot be looked into: {printable(str(error))}")]
-    source = f"{run.folder.name}/checkpoints/step_{opened.step}, {looks.split} split, seed {looks.seed}"
+    step = f"{run.folder.name}/checkpoints/step_{opened.step}"
+    task, source = opened.task, f"{step}, {looks.split} split, seed {looks.seed}"
     sections: dict[str, Callable[[], list[Part]]] = {
-        "Attention": lambda: _attention(opened.task, run, looks, source, announce),
+        "Attention": lambda: _attention(task, run, looks, source, announce),
+        LATENTS: lambda: latents(task, run.folder),
+        "Text": lambda: _texts(task, looks, step, announce),
     }
     for name, build in sections.items():
         parts += _section(name, build, name)
     return parts
+
+
+def _texts(task: Task, looks: Looks, step: str, announce: Announce) -> list[Part]:
+    if looks.lines is not None:
+        found = task.texts_for(looks.lines, announce=announce)
+    else:
+        found = task.texts(looks.split, limit=looks.texts, seed=looks.seed, announce=announce)
+    return [replace(texts, source=f"{step}, {texts.source}") for texts in found]
 
 
 def _attention(task: Task, run: Run, looks: Looks, source: str, announce: Announce) -> list[Part]:
