@@ -69,9 +69,10 @@ def test_one_band_is_a_plain_softmax() -> None:
 
 
 def test_the_probability_of_a_band_is_that_of_its_words() -> None:
-    for layer in (AdaptiveOutput(Bands(9, (), (4,)), 4), AdaptiveOutput(Bands.from_sizes((4, 6, 3), dim=4, factor=2), 4)):
+    for bands in (Bands(9, (), (4,)), Bands.from_sizes((4, 6, 3), dim=4, factor=2)):
+        layer = AdaptiveOutput(bands, 4)
         hidden = 2 * torch.randn(2, 5, 4)
-        of_bands = layer.log_probs(hidden).exp().split(layer.bands.sizes, -1)
+        of_bands = layer.log_probs(hidden).exp().split(bands.sizes, -1)
         expected = torch.stack([band.sum(-1) for band in of_bands], -1)
         torch.testing.assert_close(layer.band_log_probs(hidden).exp(), expected)
 

@@ -1,0 +1,1 @@
+"""The page of runs: what was trained, how it went, and what the choices inside the model did."""
