@@ -1,1 +1,1 @@
-"""The page of runs: what was trained, how it went, and what the choices inside the model did."""
+"""The page of a run, section by section: what was trained, how it went, and what the choices inside the model did."""

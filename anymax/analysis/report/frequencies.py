@@ -22,7 +22,7 @@ MOST_WORDS = 2**53
 
 
 @dataclass(frozen=True)
-class Tested:
+class Results:
     """What the results of a run on the test split say of its output layer.
 
     Args:
@@ -39,7 +39,7 @@ class Tested:
     bigram: float | None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Tested:
+    def of(cls, values: Mapping[str, Any]) -> Results:
         """From what a report of a language model wrote; a ValueError names what is not as it wrote it."""
         perplexity, bins = _mapping("perplexity", values), _mapping("by_frequency", values)
         counted = {name: _mapping(name, values) for name in ("unigram", "bigram") if values.get(name) is not None}
@@ -67,20 +67,20 @@ def frequencies(runs: Mapping[str, Path]) -> list[Part]:
     Args:
         runs: their folders by the names they are shown under.
     """
-    tested: dict[str, Tested] = {}
+    tested: dict[str, Results] = {}
     skipped: list[Part] = []
     for name, folder in runs.items():
         try:
-            tested[name] = read_tested(folder)
+            tested[name] = read_results(folder)
         except ValueError as error:
             skipped.append(Paragraph(f"{printable(name)} is not among the losses by frequency: {error}", is_dim=True))
     return [*shown(tested), *skipped]
 
 
-def read_tested(folder: Path) -> Tested:
+def read_results(folder: Path) -> Results:
     """The results of a run on the test split; a DamagedError where they are missing or not as they were written."""
     try:
-        return Tested.of(read_json(folder / TESTED))
+        return Results.of(read_json(folder / TESTED))
     except OSError as error:
         raise DamagedError(f"{TESTED} cannot be read: {error.strerror}") from None
     except DamagedError:
@@ -90,7 +90,7 @@ def read_tested(folder: Path) -> Tested:
         raise DamagedError(f"{TESTED} {error}") from None
 
 
-def shown(tested: Mapping[str, Tested]) -> list[Part]:
+def shown(tested: Mapping[str, Results]) -> list[Part]:
     """The results of runs by their names: a plot by the word, one by the word before it, and a table of both."""
     if not tested:
         return []
@@ -160,7 +160,7 @@ def _edges(bin: Bin) -> tuple[float, float]:
     return (-1 if bin.above is None else bin.above, math.inf if bin.most is None else bin.most)
 
 
-def _sentences(tested: Mapping[str, Tested]) -> Iterator[str]:
+def _sentences(tested: Mapping[str, Results]) -> Iterator[str]:
     """The losses of all words: those of the runs, and of models that only count."""
     names = {name: printable(name) for name in tested}
     yield f"Of all words: {'; '.join(f'{names[name]} {run.loss:.3f}' for name, run in tested.items())}."

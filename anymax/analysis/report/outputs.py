@@ -110,6 +110,11 @@ class BandUse:
     loss: float | None
     loss_of_band: float | None
 
+    @property
+    def loss_of_word(self) -> float | None:
+        """The part of the loss for the word, given the band."""
+        return None if self.loss is None or self.loss_of_band is None else self.loss - self.loss_of_band
+
 
 @dataclass(frozen=True)
 class Bandwise:
