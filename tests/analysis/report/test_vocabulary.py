@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from anymax.analysis.report import next_words as report
+from anymax.analysis.report import outputs
 from anymax.analysis.report.next_words import BEFORE, LIKELIEST, NextWords, measure_next_words
 from anymax.analysis.report.output_parts import FOLLOWS
 from anymax.analysis.report.outputs import MOST_NAMED, Bandwise, Experts, Supports
@@ -45,13 +47,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, recipe in RECIPES.items():
         make_run(folder, name, recipe, Words())
     make_run(folder, "subwords", "sotu.softmax_tied", BPE(size=48))
+    make_run(folder, "spelled", "wikitext2.character_cnn_10k_spelled", Words(max_size=12))
     return folder
 
 
 def make_run(folder: Path, name: str, recipe: str, units: Words | BPE) -> None:
     config = find(recipe)().toy()
     assert isinstance(config.task, LanguageModelingConfig)
-    task = replace(config.task, data=replace(config.task.data, path=folder / "text.txt", units=units))
+    data = replace(config.task.data, path=folder / "text.txt", units=units, splitting="spaces")
+    task = replace(config.task, data=data)
     train(replace(config, task=task, steps=2, epochs=None, log_every=1, evaluate_every=None), folder / name)
 
 
@@ -116,6 +120,66 @@ def test_the_seed_decides_the_contexts(folder: Path) -> None:
     assert len(measure(task, contexts=10**6).contexts) == len(targets(task))
     with pytest.raises(ValueError, match="contexts must be at least 1"):
         measure(task, contexts=0)
+
+
+def test_words_that_are_spelled_are_shown_as_the_model_reads_them(folder: Path) -> None:
+    task = open_language_model(folder, "spelled")
+    text = [word for line in LINES for word in [*line.split(), "<eos>"]]
+    known = task.prepared.lexicon
+    for context in measure(task, contexts=20).contexts:
+        assert set(context.before) <= set(text)
+        assert context.follows in known and all(each.word in known for each in context.likeliest)
+        place = context.position % len(text)
+        assert context.before == tuple((text * 3)[len(text) + place - BEFORE : len(text) + place])
+
+
+@pytest.mark.parametrize("name", ["plain", "adaptive"])
+def test_of_a_long_split_a_stretch_is_read_that_begins_with_a_line(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "TOKENS", 60)
+    task = open_language_model(folder, name)
+    words, tokens, eos = task.prepared.lexicon.words, targets(task).tolist(), task.prepared.lexicon.eos
+    starts = set()
+    for seed in range(6):
+        measured = measure(task, seed=seed)
+        starts.add(measured.start)
+        assert tokens[measured.start - 1] == eos and 30 <= measured.num_tokens <= 60
+        for context in measured.contexts:
+            assert measured.start + BEFORE <= context.position < measured.start + measured.num_tokens
+            assert context.follows == words[tokens[context.position]]
+            before = tokens[context.position - len(context.before) : context.position]
+            assert context.before == tuple(words[token] for token in before)
+    assert len(starts) > 1
+
+
+def test_lines_too_short_for_all_words_before_show_those_there_are(folder: Path) -> None:
+    task = open_language_model(folder, "adaptive")
+    task.config = replace(task.config, evaluation=replace(task.config.evaluation, windows="single", block=4))
+    for context in measure(task).contexts:
+        assert len(context.before) <= 4 and "<eos>" not in context.before[1:]
+
+
+@pytest.mark.parametrize("name", ["sparse", "mixture", "adaptive"])
+def test_blocks_change_nothing(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = open_language_model(folder, name)
+    whole = measure(task)
+    monkeypatch.setattr(outputs, "BLOCK_BYTES", 1)
+    in_rows = measure(task)
+    assert whole.contexts == in_rows.contexts
+    match whole.of_output, in_rows.of_output:
+        case Supports(), Supports():
+            sizes = zip(whole.of_output.sizes, in_rows.of_output.sizes, strict=True)
+            assert sum(one != other for one, other in sizes) < 0.05 * whole.num_tokens
+        case Experts(), Experts():
+            assert whole.of_output.average == pytest.approx(in_rows.of_output.average)
+            assert whole.transform is not None and in_rows.transform is not None
+            assert sum(whole.transform.counts) == sum(in_rows.transform.counts)
+        case Bandwise(), Bandwise():
+            masses = [[band.mass for band in found.bands] for found in (whole.of_output, in_rows.of_output)]
+            assert masses[0] == pytest.approx(masses[1])
+        case _:
+            raise AssertionError("both must be of one kind")
 
 
 def test_the_model_and_its_smoothing_are_as_they_were(folder: Path) -> None:
@@ -238,7 +302,7 @@ def test_all_of_it_is_json_and_a_small_page_with_words_escaped(folder: Path, nam
     measured = measure(task, contexts=40)
     assert json.loads(json.dumps(measured.as_dict(), allow_nan=False))["num_tokens"] == measured.num_tokens
     html = "".join(part.html() for part in parts(measured) if isinstance(part, Chart | Table))
-    assert "<b>" not in html and len(html) < 400_000
+    assert "\\u003cb\\u003e" in html and "<b>" not in html and len(html) < 400_000
 
 
 def test_a_model_that_broke_says_so(folder: Path) -> None:
