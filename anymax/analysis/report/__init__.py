@@ -1,1 +1,1 @@
-"""The page of a run, section by section: what was trained, how it went, and what the choices inside the model did."""
+"""One page for a run, or for several: what was trained, how it went, and what the choices inside the model did."""

@@ -65,10 +65,10 @@ def _sizes(found: Supports, source: str) -> Chart:
     # Of n words, the place is (n - 1).bit_length().
     counts = Counter((size - 1).bit_length() for size in found.sizes)
     places = range(max(counts) + 1)
-    labels = [f"{2 ** (place - 1) + 1:,} to {2**place:,}" if place > 1 else str(place + 1) for place in places]
+    labels = [f"{2**place:,}" for place in places]
     shares = [counts[place] / len(found.sizes) for place in places]
     spec = bars(
-        Axis("size", "words with a probability above zero", "nominal", order=tuple(labels)),
+        Axis("size", "words with a probability above zero, up to", "nominal", order=tuple(labels)),
         Axis("share", "share of tokens", starts_at_zero=True, format="~%"),
     )
     spec["encoding"]["x"]["axis"] = {"labelAngle": 0}
