@@ -45,6 +45,7 @@ class AdaptiveOutput(OutputLayer):
     Grave et al. 2017; Baevski and Auli 2019.
     """
 
+    forward_methods = (*OutputLayer.forward_methods, "band_log_probs")
     clusters: nn.Parameter | None
     head_projection: nn.Parameter | None
 
@@ -122,6 +123,12 @@ class AdaptiveOutput(OutputLayer):
             head[..., size + i - 1, None] + self._tail_log_probs(hidden, i) for i in range(1, self.bands.num_bands)
         ]
         return torch.cat([head[..., :size], *tails], -1)
+
+    def band_log_probs(self, hidden: Tensor) -> Tensor:
+        """The log-probability of every band, the words of which share it: the leading shape, then the bands."""
+        head = self._head_log_probs(self._prepare(hidden))
+        words, clusters = head.split([self.bands.sizes[0], self.bands.num_bands - 1], -1)
+        return torch.cat([words.logsumexp(-1, keepdim=True), clusters], -1)
 
     def _topk_rows(self, hidden_BD: Tensor, k: int) -> TopK:
         """A tail is computed for the tokens whose cluster is likelier than their k-th best word so far.

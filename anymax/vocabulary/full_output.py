@@ -27,6 +27,8 @@ class FullOutput(TableOutput):
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
     """
 
+    forward_methods = (*TableOutput.forward_methods, "scores")
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -95,6 +97,10 @@ class FullOutput(TableOutput):
             ignore_index=self.ignore_index,
             memory_budget=self.memory_budget,
         )
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """The score of every word before the transform, in the leading shape of `hidden`."""
+        return self._scores(self._project(hidden))
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         return self._scores(self._project(hidden), self.transform).log_softmax(-1)

@@ -36,6 +36,8 @@ class MixtureOutput(TableOutput):
     Yang et al. 2018.
     """
 
+    forward_methods = (*TableOutput.forward_methods, "scores", "weights")
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -94,6 +96,14 @@ class MixtureOutput(TableOutput):
             total = joint if total is None else torch.logaddexp(total, joint)
         assert total is not None
         return total
+
+    def weights(self, hidden: Tensor) -> Tensor:
+        """The share that each expert has of the mixture, in the leading shape of `hidden`, then num_experts."""
+        return widened(self.prior(self._prepare(hidden))).softmax(-1)
+
+    def scores(self, hidden: Tensor) -> Tensor:
+        """The score that each expert gives every word, before the transform: the leading shape, experts, words."""
+        return self._scores(self._experts(self._prepare(hidden)))
 
     def _experts(self, hidden: Tensor) -> Tensor:
         """The latent vector of every expert: the leading shape of `hidden`, then num_experts, then dim."""

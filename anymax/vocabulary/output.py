@@ -45,7 +45,7 @@ class OutputLayer(nn.Module, ABC):
     # Whether the loss is the negative log-probability of the target.
     is_likelihood = True
     # Methods besides forward that read parameters.
-    forward_methods = ("log_prob", "log_probs")
+    forward_methods: tuple[str, ...] = ("log_prob", "log_probs")
 
     def __init__(self, vocabulary_size: int, model_dim: int, *, ignore_index: int, memory_budget: int | None) -> None:
         super().__init__()

@@ -68,6 +68,15 @@ def test_one_band_is_a_plain_softmax() -> None:
     assert layer.sample(hidden).shape == (7,)
 
 
+def test_the_probability_of_a_band_is_that_of_its_words() -> None:
+    for bands in (Bands(9, (), (4,)), Bands.from_sizes((4, 6, 3), dim=4, factor=2)):
+        layer = AdaptiveOutput(bands, 4)
+        hidden = 2 * torch.randn(2, 5, 4)
+        of_bands = layer.log_probs(hidden).exp().split(bands.sizes, -1)
+        expected = torch.stack([band.sum(-1) for band in of_bands], -1)
+        torch.testing.assert_close(layer.band_log_probs(hidden).exp(), expected)
+
+
 def test_a_head_projection_stands_before_the_words_and_not_before_the_clusters() -> None:
     bands = Bands.from_sizes((4, 6), dims=(3, 2))
     layer = AdaptiveOutput(bands, 8)

@@ -42,6 +42,12 @@ def test_a_fresh_plif_changes_nothing_and_learns() -> None:
     assert layer(hidden, target) < loss
 
 
+def test_the_transform_of_its_scores_gives_its_log_probabilities() -> None:
+    layer = FullOutput(13, 6, dim=4, bias=True, transform=anymax.Sig())
+    hidden = torch.randn(2, 3, 6)
+    torch.testing.assert_close(anymax.Sig()(layer.scores(hidden)).log_softmax(-1), layer.log_probs(hidden))
+
+
 def test_a_transform_lifts_the_rank_of_the_log_probabilities() -> None:
     contexts = torch.randn(60, 4, dtype=torch.float64)
     plain = FullOutput(40, 4).double()

@@ -47,6 +47,15 @@ def test_with_a_transform_every_expert_goes_through_it() -> None:
     torch.testing.assert_close(torch.autograd.grad(loss, sources), torch.autograd.grad(expected, sources))
 
 
+def test_weights_and_scores_are_the_parts_of_the_mixture() -> None:
+    layer = MixtureOutput(13, 6, num_experts=3, transform=anymax.Sig())
+    hidden = torch.randn(2, 4, 6)
+    weights, scores = layer.weights(hidden), layer.scores(hidden)
+    assert weights.shape == (2, 4, 3) and scores.shape == (2, 4, 3, 13)
+    probs = (weights[..., None] * anymax.Sig()(scores).softmax(-1)).sum(-2)
+    torch.testing.assert_close(probs, layer.log_probs(hidden).exp())
+
+
 def test_one_expert_is_a_full_output_on_its_latent() -> None:
     layer = MixtureOutput(13, 6, num_experts=1, dim=4)
     full = FullOutput(13, 4, bias=True)
