@@ -8,11 +8,13 @@ from pathlib import Path
 
 from anymax.analysis.heads.study import study_heads, takes
 from anymax.analysis.report.attention import attention
+from anymax.analysis.report.frequencies import frequencies
 from anymax.analysis.report.latents import TITLES, latents
 from anymax.analysis.report.learning import learning
 from anymax.analysis.report.opening import opening, settings_of, warnings
 from anymax.analysis.report.runs import Run, read_runs
 from anymax.analysis.report.side_by_side import best_run, comparison
+from anymax.analysis.report.vocabulary import next_words
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Heading, Notice, Page, Paragraph, Part
@@ -20,6 +22,7 @@ from anymax.display.printable import printable
 from anymax.training import open_run
 from anymax.training.task import Task
 from anymax.training.task_config import TaskConfig
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
 LATENTS = "Latents"
 
@@ -84,12 +87,20 @@ def _details(runs: Sequence[Run], looks: Looks, announce: Announce) -> list[Part
     task, source = opened.task, f"{step}, {looks.split} split, seed {looks.seed}"
     sections: dict[str, Callable[[], list[Part]]] = {
         "Attention": lambda: _attention(task, run, looks, source, announce),
+        "Vocabulary": lambda: _vocabulary(task, runs, looks, source, announce),
         LATENTS: lambda: latents(task, run.folder),
         "Text": lambda: _texts(task, looks, step, announce),
     }
     for name, build in sections.items():
         parts += _section(name, build, name)
     return parts
+
+
+def _vocabulary(task: Task, runs: Sequence[Run], looks: Looks, source: str, announce: Announce) -> list[Part]:
+    if not isinstance(task, LanguageModelingTask):
+        return []
+    frequent = frequencies({run.label: run.folder for run in runs})
+    return [*frequent, *next_words(task, looks.split, seed=looks.seed, source=source, announce=announce)]
 
 
 def _texts(task: Task, looks: Looks, step: str, announce: Announce) -> list[Part]:

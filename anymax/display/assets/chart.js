@@ -55,6 +55,8 @@
 
     // Panels beside each other share the width; what is one is as wide as the page.
     function sized(spec) {
+      // Several plots have sizes of their own.
+      if (spec.vconcat) return spec;
       if (!spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
       const panels = new Set(values.map((row) => row[spec.facet.column.field])).size;
       const width = Math.max(120, Math.floor((place.clientWidth - 60) / panels) - 20);
