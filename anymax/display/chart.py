@@ -13,6 +13,8 @@ from typing import Any, Literal
 Value = float | int | str | None
 # Parts of a second and more are for reading; a browser draws no finer than this anyway.
 DIGITS = 6
+# Pixels of plots that take half the width of a page.
+LOW = 180
 # What is measured on an axis: numbers, or names in the order they first occur.
 Kind = Literal["quantitative", "nominal", "ordinal"]
 
@@ -58,7 +60,8 @@ class Chart:
             "xChoices": self.x_choices,
             "height": self.height,
         }
-        return figure("chart", self.title, given, self.source, self.note)
+        # Two low ones have room beside each other.
+        return figure("chart low" if self.height <= LOW else "chart", self.title, given, self.source, self.note)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -80,3 +80,23 @@ def test_the_page_on_post_editing_runs_as_it_stands(capsys: pytest.CaptureFixtur
     assert left_out == LEFT_OUT
     assert Path("new.pe").read_text().count("\n") == len(TRIPLETS)
     assert "ter" in Path("both/comparison.md").read_text()
+
+
+def test_the_page_on_looking_at_a_run_runs_as_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("vl_convert")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)) or True)
+    Path("beginnings.txt").write_text("what is the\nall people\n")
+    for program, *arguments in commands("look-at-a-run.md"):
+        assert program == "anymax"
+        small = (
+            SMALL
+            if arguments[0] == "train"
+            else ["--texts", "3", *([] if "--limit" in arguments else ["--limit", "4"])]
+        )
+        assert code_of(*arguments, *small) == 0, arguments
+        capsys.readouterr()
+    assert opened == [Path("runs/first/report.html").absolute().as_uri()]
+    assert "runs side by side" in Path("both.html").read_text()

@@ -136,10 +136,8 @@ def paths(heads: Heads) -> Chart:
 def _measures(heads: Heads) -> Iterator[tuple[str, str]]:
     if heads.alphas is not None:
         yield "alpha", "what the head learned; 1 is softmax, 2 sparsemax"
-    # Where all heads are dense the map of densities would be of one colour.
-    if any(each.density < 1 for each in heads.measured.heads):
-        yield "density", "weights above zero, of all that queries may attend to"
     yield "entropy", "of the weights of a query, as a share of that of equal weights; 0 where one key has all"
+    yield "density", "weights above zero, of all that queries may attend to"
     yield "diversity", "Jensen-Shannon divergence of all heads of the layer, as a share of its bound"
     seen = {name for of_kind in heads.measured.counts.values() for name in of_kind}
     for role in heads.roles:

@@ -49,7 +49,14 @@ def learning(runs: Sequence[Run], without: Collection[str] = ()) -> list[Part]:
     if not charts:
         return [Paragraph("No steps are recorded yet.")]
     hint = "Drag to move, Ctrl and the wheel to zoom, double click for the whole. Thinned to means of neighbours."
-    return [Paragraph(hint, is_dim=True), *charts]
+    still = {chart.title: chart.columns["value"][0] for chart in charts if _is_constant(chart)}
+    constant = [Paragraph(f"Constant: {', '.join(f'{title.lower()} {value:g}' for title, value in still.items())}.")]
+    moving = [chart for chart in charts if chart.title not in still]
+    return [Paragraph(hint, is_dim=True), *moving, *(constant if still else [])]
+
+
+def _is_constant(chart: Chart) -> bool:
+    return len(chart) > 1 and len(set(chart.columns["value"])) == 1
 
 
 def _charts(runs: Sequence[Run], without: Collection[str]) -> Iterator[Chart]:

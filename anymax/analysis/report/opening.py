@@ -124,7 +124,7 @@ def _data(run: Run) -> str:
 def _machine(run: Run) -> str:
     device, threads = run.summary.get("device"), run.summary.get("threads")
     world, version = run.summary.get("world_size"), run.summary.get("version")
-    parts = [str(device) if device else "", f"{threads} threads" if threads else ""]
+    parts = [str(device) if device else "", f"{threads} thread{'s' if threads != 1 else ''}" if threads else ""]
     parts += [f"{world} ranks" if is_number(world) and world > 1 else "", f"anymax {version}" if version else ""]
     return printable(", ".join(part for part in parts if part))
 
