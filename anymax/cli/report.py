@@ -44,7 +44,7 @@ class _Report:
         open: open the page in the browser.
     """
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...")]
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN ...", help_behavior_hint="(one at least)")]
     output: Annotated[Path | None, _Output] = None
     split: Literal["valid", "test"] = "valid"
     limit: int = 200

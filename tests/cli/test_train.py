@@ -212,7 +212,7 @@ def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture
     folder = 'it\'s [my] "run" $1 :fire:'
     text = out(capsys, "train", PLAIN, *QUICK, "--data.path", own_text(), "--folder", folder)
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
-    assert [command[2] for command in commands] == [folder] * 3 and commands[0][3] == "The people"
+    assert [command[2] for command in commands] == [folder] * 4 and commands[0][3] == "The people"
     assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
     printed = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
     for verb, message in zip(("resume", "finetune"), printed, strict=True):
