@@ -31,6 +31,13 @@ def capture(model: nn.Module) -> Iterator[dict[Kind, list[Tensor]]]:
 
     Args:
         model: any Module with layers of `MultiHeadAttention` in it, or one itself.
+
+    Example:
+        >>> model = torch.nn.Sequential(anymax.attention.MultiHeadAttention(16, 4), torch.nn.Linear(16, 3))
+        >>> with anymax.attention.capture(model) as weights:
+        ...     logits = model(torch.randn(2, 5, 16))
+        >>> weights["encoder"][0].shape  # the first layer: (batch, heads, queries, keys)
+        torch.Size([2, 4, 5, 5])
     """
     from anymax.attention.multi_head import MultiHeadAttention
 

@@ -32,6 +32,14 @@ class ScoreFunction(Estimator):
             entropy times the gradient of the expected loss; what the log-probability depends on gets the same.
 
     Williams 1992.
+
+    Example:
+        >>> from anymax.latent import Choice, ScoreFunction
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = ScoreFunction("sample")(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.calls, torch.isin(found.loss, costs).all()
+        (tensor([2, 2, 2, 2, 2]), tensor(True))
     """
 
     def __init__(self, baseline: Baseline | None = None, *, published: bool = False) -> None:

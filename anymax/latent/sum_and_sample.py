@@ -33,6 +33,14 @@ class SumAndSample(Estimator):
             weighs a probability. The probabilities sum to one, so nothing changes on average.
 
     Liu et al. 2019. For `Choice` only.
+
+    Example:
+        >>> from anymax.latent import Choice, SumAndSample
+        >>> scores, costs = torch.tensor([[3.0, 0.0, 0.0, 0.0]], requires_grad=True), torch.tensor([1.0, 2.0, 2.0, 2.0])
+        >>> found = SumAndSample(top=1)(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.loss, found.calls  # the first choice, and one sample of the others
+        (tensor([1.1300]), tensor([2]))
     """
 
     def __init__(self, top: int = 1, *, baseline: Literal["average"] | None = None) -> None:

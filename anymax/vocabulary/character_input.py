@@ -55,6 +55,13 @@ class CharacterInput(nn.Module):
             zeros to `max_bytes`, as fairseq has them, where no filter may be wider than that.
 
     Kim et al. 2016; bytes and sizes: Baevski and Auli 2019.
+
+    Example:
+        >>> words = ["<eos>", "<unk>", "walk", "walks"]
+        >>> layer = anymax.vocabulary.CharacterInput(words, 16, end_index=0, unknown_index=1, filters=((1, 8), (3, 8)))
+        >>> layer.extend(["walked"])  # it gets id 4
+        >>> layer(torch.tensor([[2, 3, 4, 0]])).shape
+        torch.Size([1, 4, 16])
     """
 
     spellings: Tensor

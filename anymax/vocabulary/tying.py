@@ -26,6 +26,13 @@ def tie_(
         head: share the projection of an adaptive head; the output needs head_projection=True.
 
     Baevski and Auli 2019.
+
+    Example:
+        >>> from anymax.vocabulary import FixedInput, FullOutput, tie_
+        >>> input, output = FixedInput(1000, 16), FullOutput(1000, 16)
+        >>> tie_(input, output)
+        >>> output.table is input.table
+        True
     """
     if not (tables or projections or head):
         raise ValueError("tie_ needs something to share, got tables, projections and head all False")

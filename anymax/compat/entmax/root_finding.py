@@ -17,6 +17,11 @@ def entmax_bisect(
 
     Args:
         alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.entmax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]), alpha=1.75)
+        tensor([0.7082, 0.2918, 0.0000, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, alpha)
@@ -24,7 +29,13 @@ def entmax_bisect(
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
-    """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result."""
+    """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.sparsemax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.7500, 0.2500, 0.0000, 0.0000])
+    """
     return mappings.sparsemax(floating(X), dim=dim)
 
 
@@ -33,6 +44,11 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
 
     Args:
         alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.normmax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]), alpha=10)
+        tensor([0.5285, 0.4715, 0.0000, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, alpha)
@@ -45,6 +61,11 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     Args:
         budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`. 0 and below give zeros and no
             gradient. Where there are fewer entries than that, all are chosen.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.budget_bisect(torch.tensor([2.0, 1.0, 0.7, -1.0]), budget=2)
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, budget)
@@ -54,7 +75,13 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
 
 
 class SparsemaxBisect(nn.Module):
-    """`sparsemax_bisect` as a Module. `n_iter` has no effect on the result."""
+    """`sparsemax_bisect` as a Module. `n_iter` has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.SparsemaxBisect()(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.7500, 0.2500, 0.0000, 0.0000])
+    """
 
     def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
         super().__init__()
@@ -66,7 +93,15 @@ class SparsemaxBisect(nn.Module):
 
 
 class EntmaxBisect(nn.Module):
-    """`entmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+    """`entmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> mapping = entmax.EntmaxBisect(alpha=torch.nn.Parameter(torch.tensor(1.5)))
+        >>> mapping(torch.tensor([2.0, 1.5, 0.5, -1.0]))[0].backward()
+        >>> mapping.alpha.grad
+        tensor(0.2319)
+    """
 
     def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()
@@ -80,7 +115,13 @@ class EntmaxBisect(nn.Module):
 
 
 class NormmaxBisect(nn.Module):
-    """`normmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+    """`normmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.NormmaxBisect(alpha=10)(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.5285, 0.4715, 0.0000, 0.0000])
+    """
 
     def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()
@@ -94,7 +135,13 @@ class NormmaxBisect(nn.Module):
 
 
 class BudgetBisect(nn.Module):
-    """`budget_bisect` as a Module. `n_iter` has no effect on the result."""
+    """`budget_bisect` as a Module. `n_iter` has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.BudgetBisect(budget=2)(torch.tensor([2.0, 1.0, 0.7, -1.0]))
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
+    """
 
     def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()
