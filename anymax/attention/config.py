@@ -91,7 +91,7 @@ class LearnedEntmaxConfig:
 
 @dataclass(frozen=True)
 class SigmoidConfig:
-    """A sigmoid decides by itself how much of each position heads gather.
+    """A sigmoid of its score weighs each position, whatever the scores of the others are.
 
     Args:
         bias: what is added to every score; by default -log of the number of positions that may be attended to.
@@ -117,7 +117,7 @@ class SigmoidConfig:
 
 @dataclass(frozen=True)
 class RectifiedConfig:
-    """Heads gather by how far scores are above zero, raised to a power.
+    """Rectified scores, raised to a power, weigh the positions, whatever the scores of the others are.
 
     Args:
         power: at least 1.

@@ -18,8 +18,10 @@ def sinusoids(length: int, dim: int, *, start: int = 0, device: torch.device | N
     Frequencies fall geometrically from 1 to 1/10,000, both included.
 
     Args:
+        length: the number of positions.
         dim: even, and at least 4.
         start: the first position.
+        device: where the result is made; by default torch's own.
 
     Vaswani et al. 2017.
 

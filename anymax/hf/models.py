@@ -62,6 +62,9 @@ def use_entmax(
 def alphas(model: PreTrainedModel) -> dict[str, Tensor]:
     """The alpha of every head, (heads,), by the name of the attention module, whether learned or not.
 
+    Args:
+        model: a model of transformers that `use_entmax` changed; others have none.
+
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

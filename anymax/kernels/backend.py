@@ -65,7 +65,7 @@ def register_backend(
 
     Args:
         name: a new name.
-        modules: their paths, by operator, which is one of "attention", "cross_entropy", "dropout", "entmax", "matmul" and "plif".
+        modules: their paths by operator: "attention", "cross_entropy", "dropout", "entmax", "matmul" or "plif".
         before: the backend that it is preferred to; all by default.
         devices: the types of device it is for, such as "cuda"; for other tensors it is only imported by name.
 

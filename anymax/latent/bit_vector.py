@@ -43,6 +43,9 @@ class TopKSparsemax:
 
     Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` checks this.
 
+    Args:
+        k: number of bit-vectors, at least 1.
+
     Correia et al. 2020.
 
     Example:

@@ -105,7 +105,9 @@ class GumbelConfig:
     """One relaxed sample, whose temperature falls with the steps: max(floor, exp(-rate * steps)).
 
     Args:
+        rate: how fast the temperature falls, per step.
         hard: the value is discrete, the gradient that of the relaxed one (straight-through).
+        floor: the least temperature.
         every: steps from one temperature to the next.
         published: evaluate at relaxed samples too; where `hard`, bits are the most likely ones and not a sample.
 
@@ -183,6 +185,9 @@ class IndependentConfig:
 @dataclass(frozen=True)
 class TopKSparsemaxConfig:
     """Sparsemax over the k best bit-vectors.
+
+    Args:
+        k: number of bit-vectors.
 
     Example:
         >>> anymax.latent.TopKSparsemaxConfig(k=10).build()

@@ -13,7 +13,7 @@ from anymax.latent.latent import Latent
 
 @dataclass(frozen=True)
 class AnnealedTemperature:
-    """max(floor, exp(-rate * step)), computed anew every `every` steps.
+    """A temperature that falls with the steps: max(floor, exp(-rate * step)), computed anew every `every` steps.
 
     Args:
         rate: how fast it falls, per step.
@@ -55,8 +55,8 @@ class Gumbel(Estimator):
     samples. For softmax choices and independent bits.
 
     Args:
-        temperature: of the relaxation, above 0; belongs to the state and can be set anew at any time.
-        annealed: lets the temperature fall with the number of training calls instead, which belongs to the state.
+        temperature: of the relaxation, above 0; part of the state dict, and can be set anew at any time.
+        annealed: lets the temperature fall with the number of training calls instead, which is part of the state dict.
         published: evaluate at relaxed samples too, as the code of Correia et al. 2020 does.
 
     Jang et al. 2017, Maddison et al. 2017.

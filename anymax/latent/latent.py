@@ -45,7 +45,7 @@ class Support(NamedTuple):
 
 
 class Latent(ABC):
-    """A batch of distributions over vectors of `size` zeros and ones, in the words of torch.distributions.
+    """A batch of distributions over vectors of `size` zeros and ones, with the methods of torch.distributions.
 
     Values come in the dtype of the scores. Probabilities, their logarithms and entropies come in the dtype they are
     computed in, which is float32 for scores of half precision.

@@ -41,6 +41,10 @@ def rectified(scores: Tensor, power: float = 1.0, *, dim: int = -1, mask: Tensor
 class Rectified(nn.Module):
     """`rectified` as a Module.
 
+    Args:
+        power: at least 1.
+        dim: the dimension of the entries.
+
     Example:
         >>> from anymax.attention import MultiHeadAttention
         >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Rectified(power=2.0))

@@ -20,8 +20,8 @@ def regularized_argmax(scores: Tensor, omega: Callable[[Tensor], Tensor]) -> Ten
         scores: rows in the last dimension, finite.
         omega: maps one distribution, a vector, to a number; convex, and twice differentiable inside the simplex.
 
-    A generic method, to check mappings by and to try a regularizer before writing a mapping for it: Newton's method with a
-    logarithmic barrier that fades, in double precision, O(n^3) per step. Use it for rows of up to a few hundred
+    A generic method, to check mappings by and to try a regularizer before writing a mapping for it: Newton's method
+    with a logarithmic barrier that fades, in double precision, O(n^3) per step. Use it for rows of up to a few hundred
     entries. It carries no gradient. Entries the answer leaves out come out near 1e-12, not at zero.
 
     Example:

@@ -46,6 +46,10 @@ def sigmoid(scores: Tensor, bias: float | Tensor | None = None, *, dim: int = -1
 class Sigmoid(nn.Module):
     """`sigmoid` as a Module; its bias is a fixed number, or -log n.
 
+    Args:
+        bias: a number; by default -log n.
+        dim: the dimension of the entries.
+
     Example:
         >>> from anymax.attention import MultiHeadAttention
         >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Sigmoid())

@@ -49,6 +49,10 @@ def softpick(scores: Tensor, *, eps: float = 1e-8, dim: int = -1, mask: Tensor |
 class Softpick(nn.Module):
     """`softpick` as a Module.
 
+    Args:
+        eps: above 0, as in `softpick`.
+        dim: the dimension of the entries.
+
     Example:
         >>> from anymax.attention import MultiHeadAttention
         >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Softpick())

@@ -38,6 +38,10 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
 class VariationalDropout(nn.Module):
     """`variational_dropout` as a Module, on in training.
 
+    Args:
+        rate: the probability of each element to be dropped.
+        dim: where the positions are.
+
     Example:
         >>> dropout = anymax.regularizers.VariationalDropout(0.5, dim=1)
         >>> dropped = dropout(torch.ones(3, 5, 100))

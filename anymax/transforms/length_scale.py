@@ -79,8 +79,8 @@ class LengthScale(nn.Module):
             they are.
         delta: as beta.
         gamma: as beta.
-        learned: the names of those that are learned. The default is scalable softmax; all three, from delta 1, with entmax, are ASEntmax
-            without its dependence on the query.
+        learned: the names of those that are learned. The default is scalable softmax; all three, from delta 1, with
+            entmax, are ASEntmax without its dependence on the query.
 
     Example:
         >>> from anymax.attention import MultiHeadAttention

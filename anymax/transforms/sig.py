@@ -39,6 +39,10 @@ def sig(scores: Tensor, *, shift: float = 0.0, slope: float = 2.0) -> Tensor:
 class Sig(nn.Module):
     """`sig` as a Module; its arguments are fixed numbers.
 
+    Args:
+        shift: where the knee is.
+        slope: positive, as in `sig`.
+
     Example:
         >>> layer = anymax.vocabulary.FullOutput(50, 2, transform=anymax.Sig())
         >>> log_probs = layer.log_probs(torch.randn(20, 2))

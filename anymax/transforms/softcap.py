@@ -34,6 +34,9 @@ def softcap(scores: Tensor, cap: float = 50.0) -> Tensor:
 class Softcap(nn.Module):
     """`softcap` as a Module; its cap is a fixed number.
 
+    Args:
+        cap: above 0.
+
     Example:
         >>> from anymax.attention import MultiHeadAttention
         >>> layer = MultiHeadAttention(16, 4, transform=anymax.transforms.Softcap(50.0))

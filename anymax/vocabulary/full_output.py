@@ -22,7 +22,7 @@ class FullOutput(TableOutput):
         label_smoothing: share of the target that is spread evenly over all words. Log-probabilities are never
             smoothed, so take `log_prob` for a perplexity.
         unsmoothed: the id of a word that gets none of that share, as padding; then the target gets none of it either,
-            and the others have it by equal parts, as in OpenNMT. By default there is no such word.
+            and the others share it equally, as in OpenNMT. By default there is no such word.
         ignore_index: the target of tokens that do not count.
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 

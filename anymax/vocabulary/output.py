@@ -20,7 +20,11 @@ COPIES = 4
 
 
 class TopK(NamedTuple):
-    """The likeliest words of every token, best first; both fields end in a dimension of size k.
+    """The likeliest words of every token, best first.
+
+    Args:
+        log_probs: (..., k), their log-probabilities.
+        words: (..., k), their ids.
 
     Example:
         >>> layer = anymax.vocabulary.FullOutput(4, 4)

@@ -20,7 +20,8 @@ def tie_(
     after `to_empty`, which gives every layer parameters of its own.
 
     Args:
-        input: an AdaptiveInput, for an AdaptiveOutput of the same bands; a FixedInput, for the other output layers.
+        input: an AdaptiveInput or a FixedInput.
+        output: for an AdaptiveInput an AdaptiveOutput of the same bands; for a FixedInput any other output layer.
         tables: share the vectors of the words.
         projections: share the projection between table and model; of adaptive layers, those of all tails.
         head: share the projection of an adaptive head; the output needs head_projection=True.

@@ -7,7 +7,12 @@ from anymax.compat.entmax.settings import check_k, floating
 
 
 def sparsemax(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
-    """The point of the simplex nearest to `X` along `dim`. `k` has no effect on the result.
+    """The point of the simplex nearest to `X` along `dim`.
+
+    Args:
+        X: scores, any shape.
+        dim: the dimension of the entries.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -19,7 +24,12 @@ def sparsemax(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
 
 
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
-    """Entmax with alpha 1.5 along `dim`. `k` has no effect on the result.
+    """Entmax with alpha 1.5 along `dim`.
+
+    Args:
+        X: scores, any shape.
+        dim: the dimension of the entries.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -31,7 +41,11 @@ def entmax15(X: Tensor, dim: int = -1, k: int | None = None) -> Tensor:
 
 
 class Sparsemax(nn.Module):
-    """`sparsemax` as a Module. `k` has no effect on the result.
+    """`sparsemax` as a Module.
+
+    Args:
+        dim: the dimension of the entries.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -50,7 +64,11 @@ class Sparsemax(nn.Module):
 
 
 class Entmax15(nn.Module):
-    """`entmax15` as a Module. `k` has no effect on the result.
+    """`entmax15` as a Module.
+
+    Args:
+        dim: the dimension of the entries.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax

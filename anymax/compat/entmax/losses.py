@@ -14,7 +14,12 @@ REDUCTIONS = ("elementwise_mean", "sum", "none")
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """The sparsemax loss of each row, 0 where its target is -100. `k` has no effect on the result.
+    """The sparsemax loss of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -26,7 +31,12 @@ def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
-    """The sparsemax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+    """The sparsemax loss of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -37,7 +47,12 @@ def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) ->
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """The loss of entmax with alpha 1.5 of each row, 0 where its target is -100. `k` has no effect on the result.
+    """The loss of entmax with alpha 1.5 of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        k: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -49,11 +64,14 @@ def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
-    """The entmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+    """The entmax loss of each row, 0 where its target is -100.
 
     Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
         alpha: above 0 (at 1 it is cross-entropy); a number, or a tensor with one value per row, shaped like
             `target` or with a last dimension of size 1. It gets a gradient.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -65,11 +83,14 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
-    """The normmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+    """The normmax loss of each row, 0 where its target is -100.
 
     Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
         alpha: above 1; a number, or a tensor with one value per row, shaped like `target` or with a last dimension
             of size 1. It gets a gradient.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -105,7 +126,12 @@ class _GenericLoss(nn.Module):
 
 
 class SparsemaxLoss(_GenericLoss):
-    """`sparsemax_loss` as a Module. `k` has no effect on the result.
+    """`sparsemax_loss` as a Module.
+
+    Args:
+        k: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -125,7 +151,12 @@ class SparsemaxLoss(_GenericLoss):
 
 
 class SparsemaxBisectLoss(_GenericLoss):
-    """`sparsemax_bisect_loss` as a Module. `n_iter` has no effect on the result.
+    """`sparsemax_bisect_loss` as a Module.
+
+    Args:
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -142,7 +173,12 @@ class SparsemaxBisectLoss(_GenericLoss):
 
 
 class Entmax15Loss(_GenericLoss):
-    """`entmax15_loss` as a Module. `k` has no effect on the result.
+    """`entmax15_loss` as a Module.
+
+    Args:
+        k: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -162,7 +198,13 @@ class Entmax15Loss(_GenericLoss):
 
 
 class EntmaxBisectLoss(_GenericLoss):
-    """`entmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect.
+    """`entmax_bisect_loss` as a Module.
+
+    Args:
+        alpha: a number or a tensor; a Parameter is registered.
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -187,7 +229,13 @@ class EntmaxBisectLoss(_GenericLoss):
 
 
 class NormmaxBisectLoss(_GenericLoss):
-    """`normmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect.
+    """`normmax_bisect_loss` as a Module.
+
+    Args:
+        alpha: a number or a tensor; a Parameter is registered.
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
 
     Example:
         >>> import anymax.compat.entmax as entmax

@@ -13,10 +13,14 @@ from anymax.compat.entmax.settings import check_n_iter, floating, parameter, pro
 def entmax_bisect(
     X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True
 ) -> Tensor:
-    """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
+    """Entmax along `dim`.
 
     Args:
+        X: scores, any shape.
         alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+        ensure_sum_one: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -29,7 +33,13 @@ def entmax_bisect(
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
-    """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
+    """Sparsemax along `dim`.
+
+    Args:
+        X: scores, any shape.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+        ensure_sum_one: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -40,10 +50,13 @@ def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_s
 
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """Normmax along `dim`: the p that maximises `<p, X> - ||p||_alpha`. `n_iter` has no effect on the result.
+    """Normmax along `dim`: the p that maximises `<p, X> - ||p||_alpha`.
 
     Args:
+        X: scores, any shape.
         alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -56,11 +69,14 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
+    """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`.
 
     Args:
+        X: scores, any shape.
         budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`. 0 and below give zeros and no
             gradient. Where there are fewer entries than that, all are chosen.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -75,7 +91,11 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
 
 
 class SparsemaxBisect(nn.Module):
-    """`sparsemax_bisect` as a Module. `n_iter` has no effect on the result.
+    """`sparsemax_bisect` as a Module.
+
+    Args:
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -93,7 +113,12 @@ class SparsemaxBisect(nn.Module):
 
 
 class EntmaxBisect(nn.Module):
-    """`entmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result.
+    """`entmax_bisect` as a Module.
+
+    Args:
+        alpha: a number, or a tensor that broadcasts with size 1 along `dim`; a Parameter is registered.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -115,7 +140,12 @@ class EntmaxBisect(nn.Module):
 
 
 class NormmaxBisect(nn.Module):
-    """`normmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result.
+    """`normmax_bisect` as a Module.
+
+    Args:
+        alpha: a number, or a tensor that broadcasts with size 1 along `dim`; a Parameter is registered.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
@@ -135,7 +165,12 @@ class NormmaxBisect(nn.Module):
 
 
 class BudgetBisect(nn.Module):
-    """`budget_bisect` as a Module. `n_iter` has no effect on the result.
+    """`budget_bisect` as a Module.
+
+    Args:
+        budget: a number, or a tensor that broadcasts with size 1 along `dim`.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
 
     Example:
         >>> import anymax.compat.entmax as entmax
