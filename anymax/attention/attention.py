@@ -1,4 +1,4 @@
-"""Attention by any mapping: fused where it is entmax, by torch's own function where it is softmax.
+"""Attention by any mapping: fused where it is entmax or softmax.
 
 Shapes as in `arguments.py`.
 """
@@ -48,7 +48,7 @@ def attention(
 
         out = mapping(transform(scale query key^T) + attn_mask) value
 
-    Entmax, learned or not, is `entmax_attention`, and softmax torch's own function; every other mapping holds all
+    Entmax, learned or not, is `entmax_attention`, and so is softmax as alpha 1; every other mapping holds all
     scores at once, in float32 for half precision.
 
     Args:

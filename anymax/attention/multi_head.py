@@ -33,8 +33,8 @@ class MultiHeadAttention(nn.Module):
         num_heads: number of heads, which divides that width.
         mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys: any of anymax's, as
             `anymax.Entmax(1.5)`, `anymax.LearnedEntmax(shape=(num_heads, 1, 1))` for an alpha per head, or a function
-            such as `anymax.topk_sparsemax`. By default softmax, by torch's own function. Entmax is fused like it;
-            every other mapping holds all scores at once.
+            such as `anymax.topk_sparsemax`. By default softmax. Entmax is fused like it; every other mapping holds all
+            scores at once.
         dropout: the rate at which probabilities are dropped.
         bias: whether the four linear layers have one.
         kv_dim: width of the given keys and values; by default model_dim.
