@@ -56,6 +56,14 @@ def entmax_attention(
             which gets a gradient. It lets a query attend to nothing.
 
     Correia et al. 2019. The sink: Xiao et al. 2023, and OpenAI 2025.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 2, 4, 5, 8)  # each (batch, heads, positions, numbers)
+        >>> alpha = torch.full((4,), 1.5, requires_grad=True)  # one for each head
+        >>> gathered = anymax.entmax_attention(query, key, value, alpha, is_causal=True)
+        >>> gathered.sum().backward()
+        >>> gathered.shape, alpha.grad.shape
+        (torch.Size([2, 4, 5, 8]), torch.Size([4]))
     """
     inputs, lead = prepare(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not isinstance(alpha, Tensor):
