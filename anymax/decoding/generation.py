@@ -34,6 +34,15 @@ def generate(
         generator: where the randomness comes from; by default torch's own.
         stop: a word that ends a text. What follows it is filled with it, and where all texts have ended the
             result ends early.
+
+    Example:
+        >>> from anymax.decoding import generate
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> texts = generate(model, torch.tensor([[3, 4], [5, 6]]), num_tokens=5, temperature=0.8, top_p=0.9)
+        >>> texts.shape, texts[:, :2].tolist()
+        (torch.Size([2, 7]), [[3, 4], [5, 6]])
     """
     _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
     state = model.start(prompt_ids, max_length=num_tokens)

@@ -17,6 +17,12 @@ class Picture:
     Args:
         width: how many pixels a row has.
         pixels: a byte for each, row by row; 0 is black.
+
+    Example:
+        >>> from anymax.display import Picture
+        >>> picture = Picture(width=2, pixels=bytes([0, 255, 255, 0]))
+        >>> picture.height, picture.png()[1:4]
+        (2, b'PNG')
     """
 
     width: int
@@ -55,6 +61,12 @@ class Pictures:
         rows: what each row is, and its images.
         columns: what each column is; empty where they are nothing of their own.
         source: what they were made from.
+
+    Example:
+        >>> from anymax.display import Picture, Pictures
+        >>> dark, light = (Picture(2, bytes([level] * 4)) for level in (0, 255))
+        >>> Pictures("By class", rows=(("zero", (dark, light)),), columns=("first", "second")).as_dict()["rows"]
+        [{'name': 'zero', 'images': 2}]
     """
 
     title: str

@@ -25,6 +25,14 @@ class RandomLengths:
         deviation: the standard deviation, in tokens.
         least: shorter ones get this length.
         most: longer ones get this length; None leaves them.
+
+    Example:
+        >>> from anymax.data import ContiguousBatches, RandomLengths
+        >>> drawn = RandomLengths(deviation=2.0, least=3)
+        >>> batches = ContiguousBatches(torch.arange(100), batch_size=1, block=10, eos=0, random_lengths=drawn, seed=1)
+        >>> lengths = [batch.lengths.item() for batch in batches]
+        >>> len(set(lengths)) > 1, sum(lengths)
+        (True, 100)
     """
 
     short: float = 0.05
@@ -55,6 +63,11 @@ class Masking:
         share: how many of a row, rounded, but at least one; special ones never.
         masked: of these the share that becomes "[MASK]".
         random: of these the share that becomes a piece drawn at random; the rest stays as it is.
+
+    Example:
+        >>> from anymax.data import Masking
+        >>> Masking(share=0.3).share
+        0.3
     """
 
     share: float = 0.15

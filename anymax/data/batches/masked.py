@@ -23,7 +23,18 @@ LEAST_BLOCK = 2
 
 
 class MaskedBatch(NamedTuple):
-    """Rows with hidden pieces."""
+    """Rows with hidden pieces.
+
+    Example:
+        >>> from anymax.data import MaskedBatches, WordPieces
+        >>> pieces = WordPieces(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"))
+        >>> stream = torch.tensor([*pieces.encode("a b c d e f"), pieces.sep])
+        >>> batch = next(iter(MaskedBatches({"letters": stream}, pieces, block=8, batch_size=1, seed=1)))
+        >>> batch.ids.shape
+        torch.Size([1, 8])
+        >>> (batch.target != -100).sum().item()
+        1
+    """
 
     ids: Tensor
     """What the model reads, int64 (B, N): "[CLS]", lines with "[SEP]" behind each, "[PAD]" after the end of a row."""
@@ -54,6 +65,15 @@ class MaskedBatches(Epochs[MaskedBatch]):
         seed: decides order and masks.
         in_order: keep the rows in the order of the texts, as for an evaluation.
         two_segments: whether lines from one on, drawn for each row of several, are of the second segment.
+
+    Example:
+        >>> from anymax.data import Masking, MaskedBatches, WordPieces
+        >>> pieces = WordPieces(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"))
+        >>> stream = torch.tensor([*pieces.encode("a b c d e f"), pieces.sep])
+        >>> all_masked = Masking(share=0.5, masked=1.0, random=0.0)
+        >>> batches = MaskedBatches({"letters": stream}, pieces, block=8, batch_size=1, seed=1, masking=all_masked)
+        >>> pieces.pieces(next(iter(batches)).ids[0])
+        ['[CLS]', '[MASK]', 'b', 'c', 'd', '[MASK]', '[MASK]', '[SEP]']
     """
 
     def __init__(

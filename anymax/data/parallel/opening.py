@@ -27,7 +27,17 @@ def parallel_of_files(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip."""
+    r"""A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_of_files
+        >>> for file, text in {"a.de": "der Hund\n", "a.en": "the dog\n"}.items():
+        ...     _ = Path(file).write_text(text)
+        >>> corpus = parallel_of_files({"train": ("a.de", "a.en")}, ("de", "en"))
+        >>> next(corpus.pairs("train"))[:2]
+        ('der Hund', 'the dog')
+    """
     if "train" not in files:
         raise ValueError(f"files must name those of the train split, got {', '.join(files) or 'none'}")
     sources: dict[Split, PairSource] = {
@@ -47,12 +57,21 @@ def parallel_from_files(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of two files, or of two folders with files named for the splits.
+    r"""A corpus of two files, or of two folders with files named for the splits.
 
     Two files are cut: the last lines are the test split, those before them valid, the rest train.
 
     Args:
         valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_from_files
+        >>> for language, text in {"de": "der Hund\n", "en": "the dog\n"}.items():
+        ...     _ = Path(f"text.{language}").write_text(text * 20)
+        >>> corpus = parallel_from_files("text.de", "text.en", ("de", "en"))
+        >>> len(corpus.lines("train").sources), len(corpus.lines("test").sources)
+        (18, 1)
     """
     source, target = Path(source), Path(target)
     if source.is_dir() and target.is_dir():
@@ -82,7 +101,16 @@ def parallel_from_table(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files."""
+    r"""A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_from_table
+        >>> _ = Path("pairs.jsonl").write_text('{"de": "der Hund", "en": "the dog"}\n' * 20)
+        >>> corpus = parallel_from_table("pairs.jsonl", ("de", "en"))
+        >>> next(corpus.pairs("train"))[:2]
+        ('der Hund', 'the dog')
+    """
     path = Path(path)
     if table_of(path) is None:
         raise ValueError(
@@ -103,10 +131,18 @@ def parallel_in_folder(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus whose splits are found by their names in a folder.
+    r"""A corpus whose splits are found by their names in a folder.
 
     Either tables, train.tsv or train.jsonl, or two files for each split, train.de and train.en, which are named for
     their language at the end, before a .txt or .gz: val.lc.norm.tok.de.gz.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_in_folder
+        >>> for file, text in {"train.de": "der Hund\n", "train.en": "the dog\n"}.items():
+        ...     _ = Path(file).write_text(text)
+        >>> parallel_in_folder(".", ("de", "en")).lines("train").sources
+        ['der Hund']
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -149,7 +185,15 @@ def parallel_of_rows(
     splitting: Splitting = "marked",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column."""
+    """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column.
+
+    Example:
+        >>> from anymax.data import parallel_of_rows
+        >>> rows = [{"translation": {"de": "der Hund", "en": "the dog"}}]
+        >>> corpus = parallel_of_rows("tiny", {"train": rows}, ("de", "en"))
+        >>> corpus.lines("train").sources
+        ['der Hund']
+    """
     pairs = {
         split: [texts_of(row, languages, f"{name} {split} row {at}") for at, row in enumerate(some, start=1)]
         for split, some in rows.items()
@@ -165,7 +209,15 @@ def parallel_of_pairs(
     splitting: Splitting = "marked",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of pairs in memory."""
+    """A corpus of pairs in memory.
+
+    Example:
+        >>> from anymax.data import parallel_of_pairs
+        >>> pairs = {"train": [("der Hund", "the dog"), ("die Katze", "the cat")]}
+        >>> corpus = parallel_of_pairs("tiny", pairs, ("de", "en"))
+        >>> [pair.target for pair in corpus.pairs("train")]
+        ['the dog', 'the cat']
+    """
     sources = {split: MemoryPairs(f"{name} {split}", some) for split, some in pairs.items()}
     return ParallelCorpus(name, languages, sources, splitting, drop_empty)
 

@@ -34,6 +34,14 @@ class PreparedTriplets(PreparedPairs):
     Args:
         pieces: what the ids stand for.
         oversample: how often train has each of its own triplets.
+
+    Example:
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> prepared = prepare_triplets(Triplets("drawn").toy(), cache="cache")
+        >>> prepared.triplets("test")[0].translation
+        'ah ab ad ad ab'
+        >>> prepared.triplets("test")[0].correction
+        'ah ab ad ad ak'
     """
 
     pieces: WordPieces
@@ -105,6 +113,13 @@ def prepare_triplets(
         pieces: use these, such as those of a BERT or the saved ones of a run.
         cache: the folder for counts, pieces and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done or left out.
+
+    Example:
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> prepared = prepare_triplets(Triplets("drawn").toy(), cache="cache")
+        >>> pieces, train = prepared.pieces, prepared.split("train")
+        >>> pieces.pieces(train.source(0)).count("[SEP]"), pieces.pieces(train.target(0))[-1]
+        (1, '<T>')
     """
     corpus = config.open()
     folder = Path(default_cache() if cache is None else cache)
@@ -156,7 +171,18 @@ def reopen_triplets(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedTriplets:
-    """The triplets of a run, with the pieces that lie in its folder; a text that was changed since is refused."""
+    """The triplets of a run, with the pieces that lie in its folder; a text that was changed since is refused.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Triplets, prepare_triplets, reopen_triplets
+        >>> config = Triplets("drawn").toy()
+        >>> prepared = prepare_triplets(config, cache="cache")
+        >>> Path("run").mkdir()
+        >>> prepared.save("run")
+        >>> reopen_triplets(config, "run", cache="cache").identity() == prepared.identity()
+        True
+    """
     pieces = PreparedTriplets.saved_pieces(folder)
     if pieces is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")
