@@ -59,7 +59,14 @@ class NGram(ABC):
 
 
 class Unigram(NGram):
-    """Every word by its count plus one, whatever stands before it. Made by `unigram`."""
+    """Every word by its count plus one, whatever stands before it. Made by `unigram`.
+
+    Example:
+        >>> from anymax.evaluation import unigram
+        >>> counted = unigram(torch.tensor([2, 2, 2, 0]), size=4)
+        >>> counted.probs_V.tolist()
+        [0.25, 0.125, 0.5, 0.125]
+    """
 
     def __init__(self, counts_V: Tensor, eos: int) -> None:
         super().__init__(len(counts_V), eos, block=0)
@@ -79,6 +86,14 @@ class InterpolatedBigram(NGram):
         shares_G: the share of every group of previous words.
         edges: where groups begin, as counts of the previous word; the first begins at 1.
         history: the loss of the text it was fitted on, in nats per token, before the fit and after each step of it.
+
+    Example:
+        >>> from anymax.evaluation import interpolated_bigram
+        >>> train, valid = torch.tensor([2, 3, 0, 2, 3, 0, 2, 2, 0]), torch.tensor([2, 3, 0])
+        >>> bigram = interpolated_bigram(train, valid, size=4, edges=())
+        >>> after_2 = bigram.probs(torch.full((4,), 2), torch.arange(4))
+        >>> round(after_2.sum().item(), 6), after_2.argmax().item()
+        (1.0, 3)
     """
 
     def __init__(
@@ -134,6 +149,13 @@ def interpolated_bigram(
         edges: the counts of previous words at which a new group begins; () is a single group.
 
     Jelinek and Mercer 1980.
+
+    Example:
+        >>> from anymax.evaluation import interpolated_bigram, unigram
+        >>> train, valid = torch.tensor([2, 3, 0] * 10), torch.tensor([2, 3, 0])
+        >>> bigram = interpolated_bigram(train, valid, size=4)
+        >>> bigram.perplexity(valid).loss < unigram(train, size=4).perplexity(valid).loss
+        True
     """
     check_stream(valid_tokens)
     if list(edges) != sorted(set(edges)):

@@ -68,6 +68,13 @@ def train(
         command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import train
+        >>> outcome = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> outcome.step, outcome.stopped, sorted(outcome.metrics)[:3]
+        (6, None, ['cross_entropy', 'kl', 'mode_matching'])
     """
     with _joined_ranks(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
@@ -99,6 +106,16 @@ def resume(
         command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from anymax import recipes
+        >>> from anymax.training import resume, train
+        >>> config = recipes.find("dirichlet.linear")().toy()
+        >>> train(config, "run").step
+        6
+        >>> resume("run", config=replace(config, steps=9)).step
+        9
     """
     folder = Path(folder)
     before = read_plain_config(folder)
@@ -133,6 +150,14 @@ class Opened:
     Args:
         task: with the weights of a checkpoint in its model, in evaluation mode.
         step: which checkpoint.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_run, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> opened = open_run("run", step=6)
+        >>> opened.step, opened.config.steps
+        (6, 6)
     """
 
     folder: Path
@@ -156,6 +181,14 @@ def open_run(
         step: the checkpoint; by default the best, or the last where none was evaluated.
         device: where to compute, whatever the run was trained on.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_run, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> opened = open_run("run", device="cpu")
+        >>> type(opened.task.model.output).__name__, opened.task.model.training
+        ('FullOutput', False)
     """
     folder = Path(folder)
     config = config or read_config(folder)

@@ -35,6 +35,16 @@ class CachedModel(nn.Module):
         num_tokens: how many tokens the text has; more than the window.
 
     Grave et al. 2017.
+
+    Example:
+        >>> from anymax.evaluation import CachedModel, CachePointer, Windows, perplexity
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> tokens = torch.tensor([3, 4, 0] * 20)  # the same line again and again
+        >>> cached = CachedModel(model, CachePointer(window=30, weight=0.5), num_tokens=len(tokens))
+        >>> perplexity(cached, tokens, Windows(8), eos=0).loss < perplexity(model, tokens, Windows(8), eos=0).loss
+        True
     """
 
     def __init__(self, model: nn.Module, cache: CachePointer, *, num_tokens: int) -> None:

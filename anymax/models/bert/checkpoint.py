@@ -66,7 +66,15 @@ MOST_SHOWN = 6
 
 
 class LoadedBert(NamedTuple):
-    """A model, and the tensors of its file that it has no place for, by their names."""
+    """A model, and the tensors of its file that it has no place for, by their names.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> model, left_out = load_bert("small")
+        >>> left_out
+        ()
+    """
 
     model: Bert
     left_out: tuple[str, ...]
@@ -93,6 +101,13 @@ def load_bert(
             but for files that anymax wrote. Alphas that are learned start anew where the file has none.
         pooler: whether the model has a pooler; by default where the file has one.
         head: whether it can predict masked words; by default where the file has that head.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> model, left_out = load_bert("small")
+        >>> model.encode(torch.tensor([[2, 7, 3]])).shape, left_out
+        (torch.Size([1, 3, 16]), ())
     """
     folder = find_bert(folder)
     values = read_json(_there(folder / CONFIG))
@@ -128,6 +143,13 @@ def save_bert(model: Bert, folder: str | os.PathLike[str]) -> None:
     With softmax any of its classes does. A model with entmax, whose alpha may be learned by each head, is opened by
     `anymax.hf.from_pretrained`; transformers by itself would use softmax, and warn of the alphas it does not know.
     Other mappings are refused, as transformers has none of them.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> model = BertConfig(16, 1, 2, 32).build(vocabulary_size=30)
+        >>> save_bert(model, "small")
+        >>> load_bert("small").model.words.table.equal(model.words.table)
+        True
     """
     from safetensors.torch import save
 
@@ -162,6 +184,12 @@ def find_bert(name: str | os.PathLike[str]) -> Path:
     """The folder of a model: as given, or the one that the hub's model of this name is brought to.
 
     The hub is asked for configs, safetensors and tokenizers alone, through the package of the extra `hf`.
+
+    Example:
+        >>> from anymax.models import BertConfig, find_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> sorted(path.name for path in find_bert("small").iterdir())
+        ['config.json', 'model.safetensors']
     """
     folder = Path(name)
     if folder.is_dir():

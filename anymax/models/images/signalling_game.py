@@ -80,6 +80,16 @@ class SignallingGame(nn.Module):
         entropy: how much the entropy of messages, and of picks that are drawn, is rewarded.
 
     As in Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import SparseMarginal
+        >>> from anymax.mappings import sparsemax
+        >>> from anymax.models import SignallingGame
+        >>> game = SignallingGame(6, SparseMarginal(), mapping=sparsemax, num_messages=16, dim=8)
+        >>> candidates = torch.randn(3, 4, 6)  # three games, of four images each
+        >>> losses, calls = game(candidates, target=torch.tensor([0, 2, 1]))
+        >>> losses.shape, bool((calls <= 16).all())
+        (torch.Size([3]), True)
     """
 
     def __init__(

@@ -33,6 +33,17 @@ class AWDLSTM(LanguageModel):
         config: sizes, dropout rates and penalties.
 
     Merity et al. 2018.
+
+    Example:
+        >>> from anymax.models import AWDLSTM, AWDLSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> config = AWDLSTMConfig(input_dim=8, hidden_dim=12, num_layers=2, output_dim=8)
+        >>> model = AWDLSTM(FixedInput(20, 8), FullOutput(20, 8), config)
+        >>> ids = torch.randint(20, (2, 6))
+        >>> state = model.new_cache()
+        >>> loss = model(ids[:, :-1], ids[:, 1:], cache=state)
+        >>> bool(loss > 0), bool(model.penalty > 0)
+        (True, True)
     """
 
     carries_state = True

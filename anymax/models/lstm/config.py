@@ -26,6 +26,11 @@ class LSTMConfig:
         hidden_dim: how wide every layer is, and what the output layer reads.
         num_layers: number of layers.
         dropout: the rate for what enters every layer and for what leaves the last.
+
+    Example:
+        >>> from anymax.models import LSTMConfig
+        >>> LSTMConfig(hidden_dim=512, num_layers=2, dropout=0.1).output_dim
+        512
     """
 
     carries_state: ClassVar[bool] = True
@@ -85,6 +90,13 @@ class AWDLSTMConfig:
         activation: how much the size of what leaves the last layer, dropped, adds to the loss in training.
         temporal_activation: how much its change from position to position, before dropout, adds.
         penalty: whether both are a "mean_square", as in the authors' code, or a "norm", as the paper prints them.
+
+    Example:
+        >>> from anymax.models import AWDLSTMConfig
+        >>> AWDLSTMConfig().widths
+        (1150, 1150, 400)
+        >>> AWDLSTMConfig(weight_dropout=0.2, penalty="norm").penalty
+        'norm'
     """
 
     carries_state: ClassVar[bool] = True

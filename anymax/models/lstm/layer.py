@@ -130,6 +130,15 @@ class RecurrentState:
     """Where an LSTM stands: nothing at first, then what every layer holds after the last position it read.
 
     It holds no gradients, so what reads it next is trained up to here and no further back.
+
+    Example:
+        >>> from anymax.models import LSTMLM, LSTMConfig, RecurrentState
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(20, 8), FullOutput(20, 16), LSTMConfig(8, 16))
+        >>> state = RecurrentState()
+        >>> _ = model.hidden(torch.randint(20, (2, 6)), state)
+        >>> {name: tuple(tensor.shape) for name, tensor in state.tensors().items()}
+        {'hidden_0': (2, 16), 'cell_0': (2, 16)}
     """
 
     def __init__(self) -> None:

@@ -51,6 +51,14 @@ class NesterovConfig(OptimizerConfig):
     Args:
         momentum: how much of the sum stays from step to step.
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import NesterovConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> NesterovConfig(lr=0.1, momentum=0.9).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.81
     """
 
     held: ClassVar[int] = 1
@@ -82,6 +90,14 @@ class AdagradConfig(OptimizerConfig):
         weight_decay: this share of the parameters is added to their gradients.
         initial_accumulator: where the sums begin.
         eps: added to the root of the sums.
+
+    Example:
+        >>> from anymax.training import AdagradConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AdagradConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 1
@@ -119,6 +135,14 @@ class AdamConfig(OptimizerConfig):
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import AdamConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AdamConfig(lr=0.1, betas=(0.9, 0.98)).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.9
     """
 
     held: ClassVar[int] = 2
@@ -148,6 +172,14 @@ class AdamWConfig(OptimizerConfig):
         eps: added to the root.
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
             biases, norms and everything else of one dimension stay as they are.
+
+    Example:
+        >>> from anymax.training import AdamWConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1, 1))
+        >>> weight.grad = torch.ones(1, 1)
+        >>> AdamWConfig(lr=0.1, weight_decay=0.1).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.89
     """
 
     held: ClassVar[int] = 2
@@ -182,6 +214,14 @@ class BertAdamConfig(OptimizerConfig):
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
             biases, norms and everything else of one dimension stay as they are.
         clip: the largest norm of the gradient of each parameter by itself; None for any.
+
+    Example:
+        >>> from anymax.training import BertAdamConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1, 1))
+        >>> weight.grad = torch.ones(1, 1)
+        >>> BertAdamConfig(lr=0.01).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.968
     """
 
     held: ClassVar[int] = 2
@@ -211,6 +251,14 @@ class SGDConfig(OptimizerConfig):
 
     Args:
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import SGDConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> SGDConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 0
@@ -245,6 +293,14 @@ class AveragedSGDConfig(OptimizerConfig):
             changed learning rate takes effect only at the next step.
 
     Polyak and Juditsky 1992; Merity et al. 2018 on when to begin.
+
+    Example:
+        >>> from anymax.training import AveragedSGDConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AveragedSGDConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 1

@@ -43,7 +43,13 @@ class Schedule(ABC):
 @final
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """A constant learning rate, after a linear warm-up."""
+    """A constant learning rate, after a linear warm-up.
+
+    Example:
+        >>> from anymax.training import Constant
+        >>> [Constant(warmup=4).factor(step, total_steps=100) for step in (0, 1, 3, 50)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
 
     warmup: int = 0
 
@@ -62,6 +68,11 @@ class Cosine(Schedule):
     Args:
         warmup: the share of the run's steps over which the learning rate rises.
         minimum: the final value, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import Cosine
+        >>> [round(Cosine(warmup=0.1).factor(step, total_steps=100), 3) for step in (0, 9, 55, 99)]
+        [0.1, 1.0, 0.5, 0.0]
     """
 
     warmup: float = 0.0
@@ -98,6 +109,12 @@ class CosineCycles(Schedule):
         growth: by how much each cycle is longer than the one before.
         shrink: what top and bottom are multiplied by from cycle to cycle.
         minimum: the bottom of the first cycle, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import CosineCycles
+        >>> schedule = CosineCycles(warmup=10, period=20, shrink=0.5, minimum=0.0)
+        >>> [round(schedule.factor(step, total_steps=70), 3) for step in (5, 10, 20, 30, 50)]
+        [0.5, 1.0, 0.5, 0.5, 0.25]
     """
 
     warmup: int = 0
@@ -142,6 +159,11 @@ class Linear(Schedule):
 
     Args:
         minimum: where the line ends, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import Linear
+        >>> [Linear(warmup=10).factor(step, total_steps=90) for step in (4, 10, 50, 90)]
+        [0.5, 1.0, 0.5, 0.0]
     """
 
     warmup: int = 0
@@ -162,7 +184,13 @@ class Linear(Schedule):
 @final
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
-    """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017."""
+    """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017.
+
+    Example:
+        >>> from anymax.training import InverseSquareRoot
+        >>> [InverseSquareRoot(warmup=100).factor(step, total_steps=1000) for step in (24, 99, 399)]
+        [0.25, 1.0, 0.5]
+    """
 
     warmup: int
 
@@ -191,6 +219,12 @@ class NonMonotone:
 
     Args:
         window: how many evaluations before the last one do not count.
+
+    Example:
+        >>> from anymax.training import NonMonotone
+        >>> stop = NonMonotone(window=1)
+        >>> stop.is_due([3.0, 2.0, 1.9], epochs=3), stop.is_due([3.0, 2.0, 1.9, 2.1], epochs=4)
+        (False, True)
     """
 
     needs_evaluations: ClassVar[bool] = True
@@ -217,6 +251,11 @@ class AtEpoch:
 
     Args:
         epoch: how many; 0 is the first step.
+
+    Example:
+        >>> from anymax.training import AtEpoch, AveragedSGDConfig
+        >>> AveragedSGDConfig(lr=30.0, begin=AtEpoch(10)).begin
+        AtEpoch(epoch=10)
     """
 
     needs_evaluations: ClassVar[bool] = False

@@ -174,7 +174,14 @@ class LanguageModelOptions(EvaluationOptions):
 
 @dataclass(frozen=True)
 class LanguageModelingConfig(TaskConfig):
-    """A language model, the text it learns from, and how it is measured."""
+    """A language model, the text it learns from, and how it is measured.
+
+    Example:
+        >>> from anymax import recipes
+        >>> task = recipes.find("sotu.adaptive_tied")().task
+        >>> type(task).__name__, task.data.corpus, type(task.model.output).__name__
+        ('LanguageModelingConfig', 'sotu', 'AdaptiveOutputConfig')
+    """
 
     data: Text
     model: LanguageModelConfig

@@ -36,6 +36,14 @@ class PostEditingConfig(TaskConfig):
         decoded: of how many triplets of valid, from its start, a greedy correction is scored at each evaluation; 0 for
             none, None for all.
         goal: what the best checkpoint is chosen by: the "loss", or "ter" or "bleu" of those corrections.
+
+    Example:
+        >>> from anymax.data import Triplets
+        >>> from anymax.models import BertConfig, PostEditorConfig
+        >>> from anymax.training import PairTokens, PostEditingConfig
+        >>> task = PostEditingConfig(Triplets("drawn"), PostEditorConfig(BertConfig(64, 2, 4, 128)), PairTokens(1000))
+        >>> task.goal, task.search.beam
+        ('ter', 8)
     """
 
     data: Triplets
