@@ -121,6 +121,12 @@ def unigram(train_tokens: Tensor, size: int, *, eos: int = 0) -> Unigram:
         train_tokens: the stream to count, one dimension of integers; may be mapped from a file.
         size: how many words the lexicon has.
         eos: the id that ends a sentence; a lexicon has it at 0 unless it was made otherwise.
+
+    Example:
+        >>> from anymax.evaluation import unigram
+        >>> counted = unigram(torch.tensor([2, 2, 2, 0]), size=4)
+        >>> round(counted.perplexity(torch.tensor([2, 0])).perplexity, 3)
+        2.828
     """
     check_stream(train_tokens)
     check_counts(size=size)
