@@ -19,6 +19,9 @@ NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a st
 def as_plain(value: Any) -> Any:
     """Values that JSON has: a dataclass becomes an object that names its class as "kind", a path a string.
 
+    Args:
+        value: a dataclass, or what one may hold: numbers, strings, paths, tuples and mappings.
+
     Example:
         >>> from anymax.training import Linear, as_plain
         >>> as_plain(Linear(warmup=100))
@@ -43,6 +46,7 @@ def from_plain(kind: type[T], values: Any, *, place: str = "", kinds: Kinds | No
 
     Args:
         kind: the dataclass.
+        values: what `as_plain` gave.
         place: what stands before the names of fields in messages.
         kinds: the dataclasses that may stand where a field is of an abstract class.
 

@@ -12,7 +12,11 @@ __all__ = ["after_training"]
 
 
 def after_training(task: Task, run: Path) -> list[Path]:
-    """Draw the pictures that take a moment, of the analyses that take the run; none without matplotlib.
+    """Draw the pictures of a finished run that take no more than a moment; none without matplotlib.
+
+    Args:
+        task: with the trained model.
+        run: the folder of the run, where the pictures are drawn.
 
     Example:
         >>> from pathlib import Path

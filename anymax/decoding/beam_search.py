@@ -48,7 +48,7 @@ def beam_search(
 
     Args:
         models: one model, or several with the mean of their probabilities.
-        inputs: what `models` start from.
+        inputs: what `models` start from: prompts for language models, sentences and their mask for translators.
         eos: the word that ends a sentence.
         max_length: the most words of a sentence, without <eos>: one number, or one for each row. After that many, only
             <eos> may follow, with the log-probability it has.
@@ -98,7 +98,9 @@ def greedy(
     min_length: int = 0,
     banned: Collection[int] = (),
 ) -> list[Hypotheses]:
-    """Take the likeliest word at every step: a beam search of one beginning; arguments as there.
+    """Take the likeliest word at every step: a beam search of one beginning.
+
+    Arguments are those of `beam_search`.
 
     Example:
         >>> from anymax.decoding import greedy

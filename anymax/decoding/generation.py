@@ -26,7 +26,9 @@ def generate(
     the tails that it draws from; with `top_k`, only those that can hold one of the best words.
 
     Args:
+        model: a language model.
         prompt_ids: (batch, positions), all of one length.
+        num_tokens: the words to add to each prompt.
         temperature: log-probabilities are divided by it first; below 1 likely words become likelier.
         top_k: sample among the `top_k` likeliest words; 1 takes the best.
         top_p: draw among the fewest likeliest words that together have at least this probability, of those that `top_k`

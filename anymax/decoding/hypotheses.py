@@ -75,6 +75,7 @@ def agreement(first: Sequence[Hypotheses], second: Sequence[Hypotheses], *, tole
     """Compare two searches over the same inputs, as at two batch sizes or on two devices.
 
     Args:
+        first, second: what the searches found, input by input.
         tolerance: a difference is a tie where either search made a decision by a margin of at most this.
 
     Example:

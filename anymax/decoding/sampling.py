@@ -40,10 +40,11 @@ def sample(
 
     Args:
         models: one model, or several with the mean of their probabilities.
-        inputs: what `models` start from.
+        inputs: what `models` start from: prompts for language models, sentences and their mask for translators.
         eos: the word that ends a sentence.
         max_length: a sentence of this many words is cut, without <eos>.
         min_length: <eos> is not drawn before this many words.
+        num_samples: sentences for each row.
         temperature, top_k, top_p: as in `generate`.
         banned: words that are never drawn, such as <unk>.
         generator: where the randomness comes from; by default torch's own.
@@ -100,7 +101,12 @@ def draw_next(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One word for every row of `hidden`, (batch, model_dim); the options of `generate`.
+    """Draw a word for every row of hidden vectors, (batch,).
+
+    Args:
+        output: the output layer.
+        hidden: (batch, model_dim), the vectors it reads.
+        temperature, top_k, top_p, generator: as in `generate`.
 
     Example:
         >>> from anymax.decoding import draw_next

@@ -38,6 +38,8 @@ class HeadRow:
     """A head of the map.
 
     Args:
+        kind: of its attention.
+        layer, number: where it stands, each from 0.
         values: of the measures, by name; None where there is none.
         path: its alpha at the steps of the view.
         order: numbers of examples, those where it is clearest first.
@@ -63,11 +65,15 @@ class AttentionView:
     """Heads by kind and layer, coloured by a measure, and each on examples.
 
     Args:
+        title: above the map.
         kinds: of attention, with what they are called.
         measures: names of `values` with what they mean; the first colours the map at the beginning.
         ranges: of measures that have one of their own, as 0 to 1 of shares; the others go from least to greatest.
+        heads: the rows of the map.
         steps: of the paths.
         examples: each by kind.
+        source: the file that the numbers are from.
+        note: what a reader needs to understand it.
 
     Example:
         >>> from anymax.display import Attended, AttentionView, HeadRow

@@ -21,7 +21,7 @@ Kind = Literal["quantitative", "nominal", "ordinal"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot to look into.
+    """A plot that a browser draws, to zoom and to read values from.
 
     Args:
         title: what it shows.
@@ -81,8 +81,12 @@ class Axis:
     Args:
         column: whose values.
         title: with the unit.
+        kind: "quantitative" for numbers, "nominal" or "ordinal" for names.
         is_log: in decades instead of equal steps.
         starts_at_zero: whether zero is on it though no value is near.
+        format: of the numbers on the axis, as d3-format writes it, such as .1%.
+        domain: the least and the greatest number on it; by default those of the values.
+        order: of names; by default the order in which they occur.
 
     Example:
         >>> from anymax.display import Axis
@@ -114,9 +118,11 @@ class Axis:
 
 
 def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False, band: bool = False) -> dict[str, Any]:
-    """Lines that can be zoomed by the wheel and dragged, with the values under the pointer.
+    """The specification of lines, for a `Chart`, that can be zoomed and dragged, with the values under the pointer.
 
     Args:
+        x, y: the axes.
+        colour: what there is a line of each.
         points: mark the points, as where there are few.
         band: draw the mean of what has one colour at one place, and shade from its least to its greatest.
 
@@ -158,7 +164,12 @@ def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False,
 
 
 def bars(x: Axis, y: Axis, colour: Axis | None = None) -> dict[str, Any]:
-    """Bars, side by side where they have colours.
+    """The specification of bars, for a `Chart`; they stand side by side where they have colours.
+
+    Args:
+        x: what stands below the bars.
+        y: how long they are.
+        colour: what there are bars of side by side.
 
     Example:
         >>> from anymax.display import Axis, Chart, bars

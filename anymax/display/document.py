@@ -20,7 +20,7 @@ SCRIPTS: dict[type, str] = {Chart: "chart.js", AttentionView: "attention.js", Te
 
 
 def document(page: Page) -> str:
-    """The page as HTML. Text in it is escaped, whatever it holds.
+    """The page as one file of HTML that needs no network. Text in it is escaped, whatever it holds.
 
     Example:
         >>> from anymax.display import Page, Paragraph, document

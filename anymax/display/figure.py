@@ -75,7 +75,7 @@ class Figure:
 
 
 def clean(axes: Axes) -> None:
-    """A light grid, and no frame where nothing is measured.
+    """Give axes of matplotlib a light grid, and no frame where nothing is measured.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -91,7 +91,12 @@ def clean(axes: Axes) -> None:
 
 
 def legend_below(canvas: Canvas, axes: Axes, *, columns: int = 8) -> None:
-    """One legend for all panels, that of `axes`, below them.
+    """Put one legend below all panels of a figure of matplotlib.
+
+    Args:
+        canvas: the figure.
+        axes: the panel whose legend it is.
+        columns: how many names stand beside each other at most.
 
     Example:
         >>> from matplotlib.figure import Figure

@@ -58,9 +58,11 @@ class Pictures:
     """Images in rows.
 
     Args:
+        title: above the images.
         rows: what each row is, and its images.
         columns: what each column is; empty where they are nothing of their own.
         source: what they were made from.
+        note: what a reader needs to understand them.
 
     Example:
         >>> from anymax.display import Picture, Pictures

@@ -52,7 +52,7 @@ def marked(text: str, beside: str) -> Marked:
 
 @dataclass(frozen=True)
 class Line:
-    """What belongs to one example.
+    """The texts of one example.
 
     Args:
         texts: one for each heading.
@@ -73,9 +73,12 @@ class Texts:
     """Examples with their texts, to be searched and sorted.
 
     Args:
+        title: above the examples.
         headings: of the texts.
+        lines: the examples.
         score: what the scores of lines are; "" where they have none.
         source: what the texts were made from.
+        note: what a reader needs to understand them.
 
     Example:
         >>> from anymax.display import Line, Texts, marked

@@ -125,6 +125,9 @@ def joined(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[Ranks]:
 
     A process group that is there already is used and stays.
 
+    Args:
+        device: where to compute; "auto" takes a GPU where there is one.
+
     Example:
         >>> from anymax.training import joined
         >>> with joined("cpu") as ranks:  # under torchrun, one of several

@@ -101,7 +101,10 @@ def measure_choices(
 
 
 class ChoiceCounter:
-    """Adds up the measures of `Choices` while predictions come.
+    """Adds up the measures of `Choices` while a text is predicted, a few tokens at a time.
+
+    Args:
+        epsilon: what `Choices.epsilon_perplexity` adds to every probability.
 
     Example:
         >>> from anymax.evaluation import ChoiceCounter

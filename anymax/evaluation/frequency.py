@@ -94,10 +94,6 @@ class FrequencyTable:
 class LossByFrequency:
     """Adds up losses by training frequency while a text is scored.
 
-        by_frequency = LossByFrequency(tokens, lexicon.counts, eos=lexicon.eos)
-        result = perplexity(model, tokens, Windows(512), eos=lexicon.eos, each=by_frequency.add)
-        table = by_frequency.table()
-
     Where tokens are subwords, the loss of a word is the sum over them, and its frequency that of the word: give the
     text a second time as words.
 

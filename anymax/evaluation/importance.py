@@ -22,6 +22,7 @@ def log_likelihood(
     bit-vectors no probability, so its support is summed exactly and the others are sampled from the prior.
 
     Args:
+        latent: the distribution over the bit-vectors of each image.
         distortion: the negative log-likelihood of pairs of a bit-vector and an image.
         num_samples: of each image.
         reject: samples from the prior that hit the support count nothing, as the support is summed already; False

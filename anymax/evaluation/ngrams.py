@@ -59,7 +59,11 @@ class NGram(ABC):
 
 
 class Unigram(NGram):
-    """Every word by its count plus one, whatever stands before it. Made by `unigram`.
+    """A model that gives every word its share of a text, whatever stands before it. Made by `unigram`.
+
+    Args:
+        counts_V: how often each word occurs; one is added to every count.
+        eos: the id that ends a sentence.
 
     Example:
         >>> from anymax.evaluation import unigram
@@ -83,6 +87,8 @@ class InterpolatedBigram(NGram):
         p(word | previous) = share(previous) * count(previous, word) / count(previous) + (1 - share(previous)) * p(word)
 
     Args:
+        unigram: the probabilities that the pairs are mixed with.
+        pairs: how often each pair of words occurs.
         shares_G: the share of every group of previous words.
         edges: where groups begin, as counts of the previous word; the first begins at 1.
         history: the loss of the text it was fitted on, in nats per token, before the fit and after each step of it.

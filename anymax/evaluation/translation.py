@@ -24,6 +24,7 @@ class Score:
     """A score of a corpus from 0 to 100 (TER may lie above), and what it depends on.
 
     Args:
+        value: the score.
         signature: sacrebleu's, to be printed beside the score.
 
     Example:
@@ -42,6 +43,7 @@ class Difference:
     """How a system differs from the first one, by paired bootstrap resampling of sentences.
 
     Args:
+        system: its name.
         value: the system's score.
         mean, interval: of its scores over samples: the mean, and half the width that holds 95 percent.
         p_value: the share of samples whose difference from the first is at least as far from its mean as the difference

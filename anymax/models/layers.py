@@ -22,6 +22,9 @@ class Layered(Protocol):
 def fsdp_groups(model: Layered) -> list[list[nn.Module]]:
     """The modules that FSDP2 shards, in the order they run: each by itself, those that share parameters together.
 
+    Args:
+        model: a model with its layers in order, as all of `anymax.models` have them.
+
     Example:
         >>> from anymax.models import LSTMLM, LSTMConfig, fsdp_groups
         >>> from anymax.vocabulary import FixedInput, FullOutput, tie_

@@ -24,7 +24,7 @@ Recipe = Callable[[], "RunConfig"]
 
 
 class Choices(NamedTuple):
-    """The argument of a recipe, and what it may be.
+    """The argument of a recipe, and the names it may be given.
 
     Example:
         >>> from anymax.recipes import choices
@@ -51,6 +51,9 @@ def names() -> list[str]:
 def choices(name: str) -> Choices | None:
     """What a recipe lets one choose; None for one without an argument.
 
+    Args:
+        name: of a recipe, as file.function.
+
     Example:
         >>> from anymax import recipes
         >>> "sum_and_sample" in recipes.choices("latent.ssvae").values
@@ -63,6 +66,9 @@ def choices(name: str) -> Choices | None:
 
 def find(name: str) -> Recipe:
     """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring describes it.
+
+    Args:
+        name: as file.function, and for a choice file.function.choice.
 
     Example:
         >>> from dataclasses import replace

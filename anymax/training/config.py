@@ -192,6 +192,7 @@ def run_config(values: Any, tasks: Collection[type[TaskConfig]] = ()) -> RunConf
     """The config that `as_plain` gave these values for.
 
     Args:
+        values: what `as_plain` gave, as a run's config.json holds.
         tasks: further tasks that it may name.
 
     Example:

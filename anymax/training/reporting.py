@@ -13,7 +13,10 @@ class Start:
     """A run that starts or resumes.
 
     Args:
+        folder: where the run lies.
         step: how many steps were taken before.
+        total_steps: how many the config asks for.
+        num_parameters: of the model, those that are shared counted once.
         item: what is counted, as "token".
         device: where it computes.
         world_size: on how many ranks.
@@ -81,6 +84,9 @@ class EvaluationRecord:
     """How well the model does after a step.
 
     Args:
+        step: how many steps were taken.
+        split: which was evaluated.
+        metrics: the results by name.
         is_best: whether no evaluation before was as good.
         seconds: how long the run has taken, from its first step.
 
@@ -107,7 +113,9 @@ class Outcome:
     """How a run ended.
 
     Args:
+        folder: where it lies.
         step: steps taken, of `total_steps`.
+        total_steps: how many the config asks for.
         stopped: None where the run is finished; "signal" where it was asked to stop, "diverged" where its numbers
             became infinite. Either way it was saved and can be resumed.
         metrics: of the last evaluation; empty where there was none.

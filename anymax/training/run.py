@@ -63,6 +63,7 @@ def train(
     SIGTERM end the step that is being taken, save, and return.
 
     Args:
+        config: what to train, and how.
         folder: where to leave the run; must be new or empty, and no other process may be writing to it.
         number: where the folder is taken, take the next that is free: `folder-2`, `folder-3`, ...
         command: what was typed for this, to be kept with the run.
@@ -101,6 +102,7 @@ def resume(
     """Resume a run from a checkpoint, to the same numbers as if it had never stopped.
 
     Args:
+        folder: of the run.
         config: in place of the run's own, as with more steps or a lower learning rate; it is kept from now on.
         step: the checkpoint to resume from; by default the last. Later ones, and records after it, are removed.
         command: what was typed for this, to be kept with the run.
@@ -148,6 +150,8 @@ class Opened:
     """A trained run.
 
     Args:
+        folder: where it lies.
+        config: what it was trained by, or what was given in its place.
         task: with the weights of a checkpoint in its model, in evaluation mode.
         step: which checkpoint.
 
@@ -177,6 +181,7 @@ def open_run(
     """A run to look at or to use, in full precision on any machine.
 
     Args:
+        folder: of the run.
         config: in place of the run's own.
         step: the checkpoint; by default the best, or the last where none was evaluated.
         device: where to compute, whatever the run was trained on.

@@ -68,8 +68,9 @@ class Batches(Protocol):
 class Task(ABC):
     """A model, the data it learns from, its loss, and how well it does.
 
-    The loop wraps the model for several processes and gives the wrapped one to `step`. All ranks call every method at
-    the same time, so a method may talk to the other ranks.
+    Your own task is a subclass; docs/concepts/training.md writes one. The loop wraps the model for several processes
+    and gives the wrapped one to `step`. All ranks call every method at the same time, so a method may talk to the other
+    ranks.
 
     Example:
         >>> from pathlib import Path

@@ -128,6 +128,7 @@ class Batches(Epochs[Batch]):
         tokens: the stream, one dimension of integers; may be mapped from a file.
         eos: the id read before the first token.
         read: the ids that a model reads where they are others than those it predicts, one for each token.
+        rank, world_size: which share of each batch to give, of how many.
 
     Example:
         >>> from anymax.data import Batches, BlockBatches
@@ -186,6 +187,7 @@ class BlockBatches(Batches):
         block: how many tokens a row holds.
         batch_size: how many rows a batch holds, over all ranks.
         seed: decides the order of every epoch; None keeps that of the text.
+        tokens, eos, rank, world_size, read: as in `Batches`.
 
     Example:
         >>> from anymax.data import BlockBatches

@@ -33,6 +33,7 @@ class ContiguousBatches(Batches):
         random_lengths: draw the length of each batch around `block`, anew in every epoch. Its `lr_factor` is what was
             drawn over `block`, also where the rows end before.
         seed: decides what is drawn.
+        tokens, eos, rank, world_size, read: as in `Batches`.
 
     Example:
         >>> from anymax.data import ContiguousBatches

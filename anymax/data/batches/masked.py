@@ -55,16 +55,19 @@ class MaskedBatches(Epochs[MaskedBatch]):
     A row is "[CLS]" and as many neighbouring lines of one text as fit; a line that does not fit into any is cut. An
     epoch has as many rows as all texts together. Of a text of a large share they are drawn again and again, every one
     before any comes a second time, and of a text of a small share the next epoch has others. What is hidden is decided
-    by the seed, the text, the row, and how often the text was gone through.
+    by the seed, the text, the row, and how many passes over the text were made before.
 
     Args:
         streams: the ids of each text by its name, "[SEP]" behind every line.
+        pieces: what the ids stand for.
         block: the most tokens of a row.
         batch_size: rows of a batch, over all ranks.
         shares: how much of an epoch is of each text; None takes every row of every text once.
         seed: decides order and masks.
         in_order: keep the rows in the order of the texts, as for an evaluation.
         two_segments: whether lines from one on, drawn for each row of several, are of the second segment.
+        masking: how pieces are hidden; by default as BERT's were.
+        rank, world_size: which share of each batch to give, of how many.
 
     Example:
         >>> from anymax.data import Masking, MaskedBatches, WordPieces

@@ -57,6 +57,7 @@ class PairBatches(Epochs[PairBatch]):
     row is left gets one without targets.
 
     Args:
+        pairs: the pairs of a split, as `PreparedParallel.split` gives them.
         max_tokens: the most tokens of a batch over all ranks, padding included, as `count` says.
         seed: decides both orders in every epoch; None keeps rows and batches by length, then by place in the text.
         eos: the id of "<eos>" in the target, and in the source unless `source_eos` is given.
@@ -64,6 +65,7 @@ class PairBatches(Epochs[PairBatch]):
             the sum of the two; "padded", its rows times the longest sentence of either side, as fairseq and OpenNMT
             count.
         source_eos: the id of "<eos>" in the source.
+        rank, world_size: which share of each batch to give, of how many.
 
     Example:
         >>> from anymax.data import PairBatches, ParallelText, prepare_parallel

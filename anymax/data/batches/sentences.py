@@ -28,6 +28,7 @@ class SentenceBatches(Batches):
         max_tokens: the most tokens of a batch over all ranks, padding included.
         block: join neighbouring sentences into rows of at most this many tokens; None gives each a row.
         seed: decides both orders in every epoch; None keeps rows and batches by length, then by place in the text.
+        tokens, eos, rank, world_size, read: as in `Batches`.
 
     Example:
         >>> from anymax.data import SentenceBatches

@@ -94,6 +94,7 @@ def prepare_texts(
     r"""Learn the word pieces of some texts and encode them; what was done before is found in the cache.
 
     Args:
+        config: what to read, and the pieces to learn.
         pieces: use these, such as the saved ones of a run, and not those that the config asks for.
         cache: the folder for counts, pieces and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done, at most once a second.
@@ -133,6 +134,11 @@ def reopen_texts(
     progress: Announce | None = None,
 ) -> PreparedTexts:
     r"""The texts of a run, with the pieces that lie in its folder; texts that were changed since are refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_texts`.
 
     Example:
         >>> from pathlib import Path

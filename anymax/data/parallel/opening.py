@@ -29,6 +29,14 @@ def parallel_of_files(
 ) -> ParallelCorpus:
     r"""A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip.
 
+    Args:
+        files: of each split the file of the source and that of the target.
+        languages: what source and target are called.
+        name: what the corpus is called; by default the name of the first file.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import parallel_of_files
@@ -62,7 +70,12 @@ def parallel_from_files(
     Two files are cut: the last lines are the test split, those before them valid, the rest train.
 
     Args:
+        source, target: the files or folders.
+        languages: what source and target are called.
         valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
 
     Example:
         >>> from pathlib import Path
@@ -103,6 +116,15 @@ def parallel_from_table(
 ) -> ParallelCorpus:
     r"""A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files.
 
+    Args:
+        path: the table, with a column or a key for each language.
+        languages: those of source and target, as keys of a .jsonl or a first line of a .tsv name them; a .tsv without
+            such a line needs none.
+        valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import parallel_from_table
@@ -135,6 +157,14 @@ def parallel_in_folder(
 
     Either tables, train.tsv or train.jsonl, or two files for each split, train.de and train.en, which are named for
     their language at the end, before a .txt or .gz: val.lc.norm.tok.de.gz.
+
+    Args:
+        folder: where the files lie.
+        languages: those of source and target, as names of files, columns or keys have them; None for .tsv files
+            without a line of names.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
 
     Example:
         >>> from pathlib import Path
@@ -187,6 +217,13 @@ def parallel_of_rows(
 ) -> ParallelCorpus:
     """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column.
 
+    Args:
+        name: what the corpus is called.
+        rows: of each split; a row has the sentences by their language, or those under `translation`.
+        languages: those of source and target, as the rows have them.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
     Example:
         >>> from anymax.data import parallel_of_rows
         >>> rows = [{"translation": {"de": "der Hund", "en": "the dog"}}]
@@ -210,6 +247,13 @@ def parallel_of_pairs(
     drop_empty: bool = False,
 ) -> ParallelCorpus:
     """A corpus of pairs in memory.
+
+    Args:
+        name: what the corpus is called.
+        pairs: of each split, sentences with their translations.
+        languages: what source and target are called.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
 
     Example:
         >>> from anymax.data import parallel_of_pairs

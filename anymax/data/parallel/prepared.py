@@ -71,6 +71,10 @@ class PreparedParallel(PreparedPairs):
     """Parallel text as ids.
 
     Args:
+        corpus: the text.
+        splits: the ids of each split there is.
+        counted: how many pairs each split has, and how many were left out as blank or one-sided.
+        limits: the most units of a source and of a target in train; None where there is no limit.
         source_units, target_units: what the ids stand for; the same object where units are joint.
 
     Example:
@@ -187,6 +191,7 @@ def prepare_parallel(
     are too long are left out of train alone, and stay in valid and test, so that scores compare.
 
     Args:
+        config: what to read, and the units to make.
         units: use these for source and target, such as the saved ones of a run.
         cache: the folder for counts, units and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done or left out.
@@ -240,6 +245,11 @@ def reopen_parallel(
     progress: Announce | None = None,
 ) -> PreparedParallel:
     """The text of a run, with the units that lie in its folder; a text that was changed since is refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_parallel`.
 
     Example:
         >>> from pathlib import Path

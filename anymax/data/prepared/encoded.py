@@ -102,6 +102,8 @@ def encode(
     change of their file. The text is never held whole, only a line and some ids.
 
     Args:
+        corpus: the text.
+        split: which of its splits.
         units: a lexicon of words, or what else the ids stand for.
         cache: the folder for encoded files; by default `default_cache()`.
         progress: called now and then with the lines and tokens encoded so far, and once at the end.

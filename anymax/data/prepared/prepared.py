@@ -154,6 +154,7 @@ def prepare(
     r"""Count the words of a text, make its units, and encode its splits; what was done before is found in the cache.
 
     Args:
+        text: what to read, and the units to make.
         units: use these, such as the saved ones of a run, and not those that the text asks for.
         spell_unknown: encode the splits a second time, with an id for every word outside the lexicon.
         cache: the folder for counts, units and encoded files; by default `default_cache()`.
@@ -188,6 +189,11 @@ def reopen(
 ) -> Prepared:
     r"""The text of a run, with the units that lie in its folder; a text that was changed since is refused.
 
+    Args:
+        text: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        spell_unknown, cache, progress: as in `prepare`.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import Text, prepare, reopen
@@ -208,6 +214,12 @@ def reopen(
 
 def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Announce | None = None) -> Units:
     """The units of a corpus, made of its training text or found in the cache.
+
+    Args:
+        corpus: the text.
+        which: words or subwords, and how many.
+        cache: the folder for counts and units.
+        progress: called with a line that says what is being done, at most once a second.
 
     Example:
         >>> from pathlib import Path

@@ -147,6 +147,12 @@ def corpus_of_files(
 ) -> Corpus:
     r"""A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other.
 
+    Args:
+        train, valid, test: the files; without valid or test the corpus has no such split.
+        name: what the corpus is called; by default the name of the first file.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import corpus_of_files
@@ -181,6 +187,12 @@ def corpus_in_folder(
     A name says its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
     be one file for train and at most one for each other split.
 
+    Args:
+        folder: where the files lie.
+        name: what the corpus is called; by default the folder's name.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import corpus_in_folder
@@ -214,7 +226,10 @@ def corpus_from_file(
     Nothing is drawn by chance. Only lines that hold words are counted, in one pass over the file.
 
     Args:
+        path: a text file, plain or gzip.
         valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
 
     Example:
         >>> from pathlib import Path
@@ -235,6 +250,12 @@ def corpus_of_lines(
     name: str, lines: list[str], *, valid: float = 0.05, test: float = 0.05, splitting: Splitting = "prose"
 ) -> Corpus:
     """A corpus cut from lines in memory, as `corpus_from_file` cuts a file.
+
+    Args:
+        name: what the corpus is called.
+        lines: sentences or paragraphs; the last are the test split, those before them valid, the rest train.
+        valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
 
     Example:
         >>> from anymax.data import corpus_of_lines

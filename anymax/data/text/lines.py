@@ -31,6 +31,7 @@ def open_lines(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Iter
     line of more than 128 MiB where it becomes longer. Pipes and devices are refused.
 
     Args:
+        path: the file.
         encoding: how characters are written; any in which a newline is the single byte 10, so not UTF-16.
 
     Example:

@@ -42,6 +42,7 @@ def open_corpus(
         which: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or a path.
         root: the folder that holds the folders of the named sets; by default the environment variable ANYMAX_DATA.
         splitting: for paths, how lines become words.
+        encoding: for paths, how characters are written, such as latin-1.
 
     Example:
         >>> from anymax.data import open_corpus
@@ -65,6 +66,9 @@ def open_corpus(
 def wikitext_2(root: str | os.PathLike[str] | None = None) -> Corpus:
     r"""WikiText-2 by words: 2,088,628 training tokens of 33,278 types. Merity et al. 2016.
 
+    Args:
+        root: the folder that holds the folder wikitext-2; by default the environment variable ANYMAX_DATA.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import wikitext_2
@@ -80,6 +84,9 @@ def wikitext_2(root: str | os.PathLike[str] | None = None) -> Corpus:
 def wikitext_103(root: str | os.PathLike[str] | None = None) -> Corpus:
     r"""WikiText-103 by words: 267,735 types, 245,569 test tokens. Merity et al. 2016.
 
+    Args:
+        root: the folder that holds the folder wikitext-103; by default the environment variable ANYMAX_DATA.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax.data import wikitext_103
@@ -94,6 +101,9 @@ def wikitext_103(root: str | os.PathLike[str] | None = None) -> Corpus:
 
 def ptb(root: str | os.PathLike[str] | None = None) -> Corpus:
     r"""The Penn Treebank as Mikolov prepared it: 929,589 training tokens of 10,000 types.
+
+    Args:
+        root: the folder that holds the folder ptb; by default the environment variable ANYMAX_DATA.
 
     Example:
         >>> from pathlib import Path
@@ -116,6 +126,9 @@ def lm1b(root: str | os.PathLike[str] | None = None) -> Corpus:
 
     The archive is found as it unpacks, below the root or below `lm1b` in it; so is a folder `lm1b` with files train,
     valid and test.
+
+    Args:
+        root: the folder; by default the environment variable ANYMAX_DATA.
 
     Example:
         >>> from pathlib import Path

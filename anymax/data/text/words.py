@@ -25,6 +25,7 @@ def split_line(line: str, splitting: Splitting) -> list[str]:
     """The words of a line.
 
     Args:
+        line: the text.
         splitting: "spaces" takes what stands between whitespace; "prose" takes words, numbers and punctuation apart,
             case kept, after Unicode's NFC, but for lines with more than 256 marks on one letter. Prose suits scripts
             that separate words by spaces. "marked" takes the same words, with "▁" before the first and before each

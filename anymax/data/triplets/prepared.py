@@ -32,6 +32,10 @@ class PreparedTriplets(PreparedPairs):
     """Triplets as ids: the source of a pair is the sentence, "[SEP]" and its translation, its target the correction.
 
     Args:
+        corpus: the text; the source of a pair is the sentence, a tab and its translation.
+        splits: the ids of each split there is.
+        counted: how many triplets each split has, and how many were left out as blank or one-sided.
+        limits: the most pieces of a source and of a correction in train; None where there is no limit.
         pieces: what the ids stand for.
         oversample: how often train has each of its own triplets.
 
@@ -110,6 +114,7 @@ def prepare_triplets(
     Triplets that are too long are left out of train alone, and stay in valid and test, so that scores compare.
 
     Args:
+        config: what to read, and the pieces to learn.
         pieces: use these, such as those of a BERT or the saved ones of a run.
         cache: the folder for counts, pieces and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done or left out.
@@ -172,6 +177,11 @@ def reopen_triplets(
     progress: Announce | None = None,
 ) -> PreparedTriplets:
     """The triplets of a run, with the pieces that lie in its folder; a text that was changed since is refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_triplets`.
 
     Example:
         >>> from pathlib import Path

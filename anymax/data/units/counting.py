@@ -19,6 +19,8 @@ def count_words(corpus: Corpus, split: Split, *, progress: Progress | None = Non
     The text is never held, but every different word is: about 150 bytes each.
 
     Args:
+        corpus: the text.
+        split: which of its splits.
         progress: called now and then with the lines and tokens counted so far, and once at the end.
 
     Example:

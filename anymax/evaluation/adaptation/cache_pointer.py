@@ -25,13 +25,12 @@ MOST_QUERIES, BLOCK_SCORES = 1024, 2**22
 class CachedModel(nn.Module):
     """A language model with a cache of its own text: give it to `perplexity` in place of the model, once.
 
-        measured = perplexity(CachedModel(model, CachePointer(window=2000), num_tokens=len(tokens)), tokens, ...)
-
     It remembers what it was given from call to call, so that every text needs a new one. The text must come in order,
     in one row where the model carries a state.
 
     Args:
         model: a language model, or what wraps one, whose output is a likelihood.
+        cache: its size and its share.
         num_tokens: how many tokens the text has; more than the window.
 
     Grave et al. 2017.

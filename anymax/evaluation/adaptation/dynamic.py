@@ -26,11 +26,9 @@ def adapting(
 ) -> Iterator["DynamicModel"]:
     """A model that learns while it is scored; afterwards its parameters are what they were, to the bit.
 
-        sizes = gradient_sizes(model, train_tokens, dynamic, eos=0, block=128)
-        with adapting(model, dynamic, sizes) as learning:
-            measured = perplexity(learning, tokens, Windows(128), eos=0)
-
     Args:
+        model: a language model, or what wraps one.
+        dynamic: how it learns.
         sizes: how large the gradients of every trainable parameter are, of `gradient_sizes`; None for the rule "sgd".
 
     Krause et al. 2018.
@@ -143,6 +141,10 @@ def gradient_sizes(
     """How large the gradients of every trainable parameter are on training text, entry by entry, with dropout off.
 
     Args:
+        model: a language model, or what wraps one.
+        train_tokens: the stream it was trained on.
+        dynamic: how large batches are, and how many.
+        eos: the id that ends a sentence.
         block: how many tokens a row holds, where no state is carried; else that of `dynamic`.
         read: as in `token_losses`.
         progress: called with the batches that were read, and all there are.

@@ -78,7 +78,7 @@ def hidden_states(
 ) -> Iterator[Read]:
     """The vectors that every token of a stream is predicted from, each computed once, in the order of `token_losses`.
 
-    Arguments are those of `token_losses`. The model is in evaluation mode until the last span was yielded.
+    Arguments are those of `token_losses`. The model is in evaluation mode until the last span was given.
 
     Example:
         >>> from anymax.evaluation import Windows, hidden_states

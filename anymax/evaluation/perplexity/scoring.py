@@ -150,6 +150,7 @@ def token_losses(
     Args:
         model: a language model, or what wraps one.
         tokens: the stream, one dimension of integers; may be mapped from a file.
+        windows: how the stream is divided.
         eos: the id that ends a sentence.
         read: the ids that the model reads where they are others than those it predicts, one for each token.
         batch_tokens: the most tokens given to the model at once; at least one window is.

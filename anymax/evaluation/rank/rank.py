@@ -115,6 +115,7 @@ def matrix_rank(
 
     Args:
         chunks: matrices of `num_words` log-probabilities, with `num_contexts` rows in all.
+        num_contexts, num_words: the size of the matrix.
         tolerance: "press" is 0.5 sqrt(contexts + words + 1) eps of the largest singular value, "numpy" is
             max(contexts, words) eps of it, which is far more; eps is that of the chunks' type, 1.2e-7 for float32. A
             number is taken as it is.
@@ -205,6 +206,10 @@ def log_prob_rank(
 
 def effective_rank(singular_values: Tensor, share: float) -> int:
     """The fewest of the largest singular values whose squares sum up to all but a `share` of the whole.
+
+    Args:
+        singular_values: of a matrix, falling.
+        share: of the sum of all squares.
 
     Example:
         >>> from anymax.evaluation import effective_rank

@@ -54,6 +54,7 @@ def singular_values(
         chunks: matrices of `num_columns` finite numbers that together have `num_rows` rows.
         method: by default "svd" where that takes a few seconds, else "gram".
         memory_limit: how many bytes may be held; by default what the machine has free. More is refused at once.
+        num_rows, num_columns: the size of the matrix.
 
     Example:
         >>> from anymax.evaluation import singular_values

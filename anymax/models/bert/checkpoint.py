@@ -89,8 +89,6 @@ def load_bert(
 ) -> LoadedBert:
     """A BERT from a folder with config.json and model.safetensors, or by its name on the hub; in evaluation mode.
 
-        model, left_out = load_bert("checkpoints/bert-base-multilingual-cased")
-
     Its hidden states are those of `BertModel` of transformers. What is missing in the file, what has another shape and
     unknown names are listed in an error; `left_out` has what was known and not read, as the classifier of the next
     sentence. A pickle is refused.
@@ -144,6 +142,10 @@ def save_bert(model: Bert, folder: str | os.PathLike[str]) -> None:
     `anymax.hf.from_pretrained`; transformers by itself would use softmax, and warn of the alphas it does not know.
     Other mappings are refused, as transformers has none of them.
 
+    Args:
+        model: what to write.
+        folder: where to; files that are there are replaced.
+
     Example:
         >>> from anymax.models import BertConfig, load_bert, save_bert
         >>> model = BertConfig(16, 1, 2, 32).build(vocabulary_size=30)
@@ -184,6 +186,9 @@ def find_bert(name: str | os.PathLike[str]) -> Path:
     """The folder of a model: as given, or the one that the hub's model of this name is brought to.
 
     The hub is asked for configs, safetensors and tokenizers alone, through the package of the extra `hf`.
+
+    Args:
+        name: a folder, or the name of a model on the hub, such as bert-base-multilingual-cased.
 
     Example:
         >>> from anymax.models import BertConfig, find_bert, save_bert

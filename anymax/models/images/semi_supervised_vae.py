@@ -34,6 +34,8 @@ class SemiSupervisedVAE(nn.Module):
     as in Correia et al. 2020.
 
     Args:
+        image_size: number of pixels.
+        num_classes: number of classes.
         estimator: how the gradient through the class is found; it may be given another one at any time.
         mapping: what the classifier's probabilities are; its loss is the one that belongs to it.
         classifier_width: of three hidden layers.

@@ -11,6 +11,10 @@ from anymax.vocabulary.config import OutputConfig, Words
 def build_language_model(config: LanguageModelConfig, lexicon: Words) -> LanguageModel:
     """The model of a config, its parameters drawn at random, for the words of a lexicon.
 
+    Args:
+        config: input, output, body, tying and mapping.
+        lexicon: the words, sorted by falling count; a `Lexicon`, or what has `words`, `eos` and `unk` as one.
+
     Example:
         >>> from anymax.data import Lexicon
         >>> from anymax.models import LanguageModelConfig, LSTMConfig, build_language_model

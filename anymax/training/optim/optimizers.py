@@ -49,6 +49,7 @@ class NesterovConfig(OptimizerConfig):
     """Steps along a moving sum of gradients that looks one step ahead; the same with a changing learning rate.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         momentum: how much of the sum stays from step to step.
         weight_decay: this share of the parameters is added to their gradients.
 
@@ -87,6 +88,7 @@ class AdagradConfig(OptimizerConfig):
     """Each entry's learning rate falls with the sum of its squared gradients. Duchi et al. 2011.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
         initial_accumulator: where the sums begin.
         eps: added to the root of the sums.
@@ -132,6 +134,7 @@ class AdamConfig(OptimizerConfig):
     """Moving means of gradients over the root of those of their squares. Kingma and Ba 2015.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: this share of the parameters is added to their gradients.
@@ -168,6 +171,7 @@ class AdamWConfig(OptimizerConfig):
     """Adam with weight decay apart from the gradients. Loshchilov and Hutter 2019.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
@@ -209,6 +213,7 @@ class BertAdamConfig(OptimizerConfig):
     at zero, they are small ones.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
@@ -250,6 +255,7 @@ class SGDConfig(OptimizerConfig):
     """Steps against the gradient, with nothing held between them.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
 
     Example:
@@ -284,6 +290,7 @@ class AveragedSGDConfig(OptimizerConfig):
     """SGD, and from some step on the mean of where its steps led, which is then what is evaluated and saved.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
         begin: when averaging begins.
         decay: weight decay while averaging, times the learning rate.

@@ -45,6 +45,9 @@ class Schedule(ABC):
 class Constant(Schedule):
     """A constant learning rate, after a linear warm-up.
 
+    Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
+
     Example:
         >>> from anymax.training import Constant
         >>> [Constant(warmup=4).factor(step, total_steps=100) for step in (0, 1, 3, 50)]
@@ -104,6 +107,7 @@ class CosineCycles(Schedule):
     Baevski and Auli 2019 for WikiText-103.
 
     Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
         warmup_from: where the warm-up begins, as a share of the optimizer's learning rate.
         period: the steps of the first cycle.
         growth: by how much each cycle is longer than the one before.
@@ -158,6 +162,7 @@ class Linear(Schedule):
     """After a linear warm-up, a line down to the end of the run. Devlin et al. 2019.
 
     Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
         minimum: where the line ends, as a share of the optimizer's learning rate.
 
     Example:
@@ -185,6 +190,9 @@ class Linear(Schedule):
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
     """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017.
+
+    Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
 
     Example:
         >>> from anymax.training import InverseSquareRoot

@@ -34,6 +34,7 @@ def read_config(folder: str | os.PathLike[str], tasks: Collection[type[TaskConfi
     """The config of a run.
 
     Args:
+        folder: of the run.
         tasks: further tasks that it may be of, as those of a user's own file.
 
     Example:

@@ -69,6 +69,9 @@ class Metrics:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The records of a run; a last line that was cut off is skipped.
 
+    Args:
+        folder: of the run.
+
     Example:
         >>> from pathlib import Path
         >>> from anymax import recipes

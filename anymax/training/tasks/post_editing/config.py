@@ -28,6 +28,9 @@ class PostEditingConfig(TaskConfig):
     """A post-editor, the triplets it learns from, and how it corrects and is measured.
 
     Args:
+        data: the triplets.
+        model: the post-editor, or the dual-source Transformer.
+        batching: how many tokens a batch has.
         bert: the BERT that training begins from, in the encoder and in what the decoder copies: a folder with
             config.json, model.safetensors and its word pieces, or the name of a model on the hub, which needs the
             extra `hf`. By default all weights are drawn at random.

@@ -60,6 +60,7 @@ class OpenedPostEditor:
     """Trained post-editors, to use: several give the mean of their probabilities.
 
     Args:
+        models: in evaluation mode.
         pieces: what ids stand for.
         search: how translations are corrected, unless a call says otherwise.
 
@@ -123,6 +124,7 @@ def open_post_editor(
     """The post-editor of a run, or of several as an ensemble; the text they were trained on is not needed.
 
     Args:
+        runs: the folder of a run, or those of several post-editors of the same vocabulary.
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean weights of this number of last checkpoints instead.
 

@@ -143,6 +143,9 @@ class TranslationConfig(TaskConfig):
     """A translator, the pairs it learns from, and how it translates and is measured.
 
     Args:
+        data: the pairs.
+        model: the translator.
+        batching: how many tokens a batch has.
         search: how sentences are translated for scores, and by `anymax translate`.
         decoded: of how many sentences of valid, from its start, a greedy translation is scored at each evaluation; 0
             for none, None for all.

@@ -108,6 +108,7 @@ class OpenedTranslator:
     """Trained translators, to use: several give the mean of their probabilities.
 
     Args:
+        models: in evaluation mode.
         source_units, target_units: what ids stand for.
         search: how sentences are translated, unless a call says otherwise.
 
@@ -182,6 +183,7 @@ def open_translator(
     """The translator of a run, or of several as an ensemble; the text they were trained on is not needed.
 
     Args:
+        runs: the folder of a run, or those of several translators of the same vocabulary.
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean weights of this number of last checkpoints instead.
 
