@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Hypothesis(NamedTuple):
-    """One sentence that a model may have meant.
+    """A sentence that decoding found, and its score.
 
     Example:
         >>> from anymax.decoding import Hypothesis

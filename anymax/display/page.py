@@ -47,7 +47,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a reader should know before the rest, as that something went wrong.
+    """A warning that a reader should see before the rest.
 
     Example:
         >>> from anymax.display import Notice, Page

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noted:
-    """A cell with something to say beside its value, as its spread or the setting it was measured at.
+    """A cell with a note beside its value, as its spread or the setting it was measured at.
 
     Args:
         text: the value.

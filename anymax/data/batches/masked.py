@@ -53,8 +53,8 @@ class MaskedBatches(Epochs[MaskedBatch]):
     """Epochs of rows of several texts, each of which has its share of every epoch.
 
     A row is "[CLS]" and as many neighbouring lines of one text as fit; a line that does not fit into any is cut. An
-    epoch has as many rows as all texts together. Of a text of a large share they are drawn again and again, every one
-    before any comes a second time, and of a text of a small share the next epoch has others. What is hidden is decided
+    epoch has as many rows as all texts together. Rows of a text with a large share are repeated, every one before any
+    comes a second time; of a text with a small share the next epoch has others. What is hidden is decided
     by the seed, the text, the row, and how many passes over the text were made before.
 
     Args:

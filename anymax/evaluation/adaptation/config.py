@@ -13,7 +13,7 @@ Statistics = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class CachePointer:
-    """Words that stood after similar vectors become likelier.
+    """A cache of the text read so far: words that followed similar hidden vectors become likelier. Grave et al. 2017.
 
     Args:
         window: how many of the last words are remembered.
@@ -48,7 +48,7 @@ class CachePointer:
 
 @dataclass(frozen=True)
 class DynamicEvaluation:
-    """The model is trained on what it has read, from where it was measured to where it is measured next.
+    """How a model is trained on a text while it is measured on it, each part after its loss was taken.
 
     Args:
         rule: "rms" divides the gradient of every parameter by the size it had on training text, and pulls parameters

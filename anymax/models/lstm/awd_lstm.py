@@ -22,9 +22,9 @@ TABLE_BOUND = 0.1
 class AWDLSTM(LanguageModel):
     """Words in, the loss of the words that follow out, by layers that carry a state from word to word.
 
-    In training every call drops words, numbers of vectors and numbers of the recurrent weights, each by one draw for
-    all positions, and adds penalties on what leaves the last layer. Given the state of the batch before it as `cache`,
-    it continues from there.
+    In training every call drops words, entries of vectors and entries of the recurrent weights, each by one draw for
+    all positions, and adds penalties on the outputs of the last layer. Given the state of the batch before it as
+    `cache`, it continues from there.
 
     Args:
         input: a layer from ids to vectors of the config's input_dim, as in `anymax.vocabulary`.

@@ -127,7 +127,7 @@ def _cpu_has_bfloat16() -> bool:
 
 
 class RecurrentState:
-    """Where an LSTM stands: nothing at first, then what every layer holds after the last position it read.
+    """The state of an LSTM: empty at first, then the hidden vectors and cells of all layers after what was read last.
 
     It holds no gradients, so what reads it next is trained up to here and no further back.
 

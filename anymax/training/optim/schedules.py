@@ -220,7 +220,7 @@ def _fallen(share: float, minimum: float) -> float:
 
 @dataclass(frozen=True)
 class NonMonotone:
-    """Once an evaluation is worse than the best of those that lie more than `window` back.
+    """Fires once an evaluation is worse than the best of those that lie more than `window` back.
 
     The earliest is the evaluation after `window` + 1 others. It counts evaluations, so evaluate once an epoch to count
     epochs. Merity et al. 2018, as their code has it: the paper's listing compares with the last `window` instead.
@@ -255,7 +255,7 @@ class NonMonotone:
 
 @dataclass(frozen=True)
 class AtEpoch:
-    """Once a number of epochs is finished.
+    """Fires once a number of epochs is finished.
 
     Args:
         epoch: how many; 0 is the first step.
