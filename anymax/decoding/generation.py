@@ -26,7 +26,9 @@ def generate(
     the tails that it draws from; with `top_k`, only those that can hold one of the best words.
 
     Args:
+        model: a language model.
         prompt_ids: (batch, positions), all of one length.
+        num_tokens: the words to add to each prompt.
         temperature: log-probabilities are divided by it first; below 1 likely words become likelier.
         top_k: sample among the `top_k` likeliest words; 1 takes the best.
         top_p: draw among the fewest likeliest words that together have at least this probability, of those that `top_k`
@@ -34,6 +36,15 @@ def generate(
         generator: where the randomness comes from; by default torch's own.
         stop: a word that ends a text. What follows it is filled with it, and where all texts have ended the
             result ends early.
+
+    Example:
+        >>> from anymax.decoding import generate
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> texts = generate(model, torch.tensor([[3, 4], [5, 6]]), num_tokens=5, temperature=0.8, top_p=0.9)
+        >>> texts.shape, texts[:, :2].tolist()
+        (torch.Size([2, 7]), [[3, 4], [5, 6]])
     """
     _check(model.output, prompt_ids, num_tokens, temperature, top_k, top_p, stop)
     state = model.start(prompt_ids, max_length=num_tokens)

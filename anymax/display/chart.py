@@ -21,7 +21,7 @@ Kind = Literal["quantitative", "nominal", "ordinal"]
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot to look into.
+    """A plot that a browser draws, to zoom and to read values from.
 
     Args:
         title: what it shows.
@@ -31,6 +31,13 @@ class Chart:
         note: what a reader needs to understand it.
         x_choices: headings and columns that may stand on the horizontal axis; the first is there at the beginning.
         height: in pixels.
+
+    Example:
+        >>> from anymax.display import Axis, Chart, lines
+        >>> spec = lines(Axis("step", "step"), Axis("loss", "loss, nats"))
+        >>> chart = Chart("Loss by step", {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.5]}, spec)
+        >>> len(chart), chart.html().startswith("<figure")
+        (3, True)
     """
 
     title: str
@@ -74,8 +81,17 @@ class Axis:
     Args:
         column: whose values.
         title: with the unit.
+        kind: "quantitative" for numbers, "nominal" or "ordinal" for names.
         is_log: in decades instead of equal steps.
         starts_at_zero: whether zero is on it though no value is near.
+        format: of the numbers on the axis, as d3-format writes it, such as .1%.
+        domain: the least and the greatest number on it; by default those of the values.
+        order: of names; by default the order in which they occur.
+
+    Example:
+        >>> from anymax.display import Axis
+        >>> Axis("loss", "loss, nats", is_log=True).encoding()
+        {'field': 'loss', 'type': 'quantitative', 'title': 'loss, nats', 'scale': {'type': 'log'}}
     """
 
     column: str
@@ -102,11 +118,19 @@ class Axis:
 
 
 def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False, band: bool = False) -> dict[str, Any]:
-    """Lines that can be zoomed by the wheel and dragged, with the values under the pointer.
+    """The specification of lines, for a `Chart`, that can be zoomed and dragged, with the values under the pointer.
 
     Args:
+        x, y: the axes.
+        colour: what there is a line of each.
         points: mark the points, as where there are few.
         band: draw the mean of what has one colour at one place, and shade from its least to its greatest.
+
+    Example:
+        >>> from anymax.display import Axis, lines
+        >>> spec = lines(Axis("step", "step"), Axis("loss", "loss, nats"), Axis("run", "run", kind="nominal"))
+        >>> spec["layer"][0]["mark"]["type"], spec["layer"][0]["encoding"]["x"]["field"]
+        ('line', 'step')
     """
     by_colour = {} if colour is None else {"color": _coloured(colour)}
     value = y.encoding()
@@ -140,7 +164,19 @@ def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False,
 
 
 def bars(x: Axis, y: Axis, colour: Axis | None = None) -> dict[str, Any]:
-    """Bars, side by side where they have colours."""
+    """The specification of bars, for a `Chart`; they stand side by side where they have colours.
+
+    Args:
+        x: what stands below the bars.
+        y: how long they are.
+        colour: what there are bars of side by side.
+
+    Example:
+        >>> from anymax.display import Axis, Chart, bars
+        >>> spec = bars(Axis("mapping", "", kind="nominal"), Axis("bleu", "BLEU"))
+        >>> len(Chart("BLEU by mapping", {"mapping": ["softmax", "entmax"], "bleu": [35.1, 35.4]}, spec))
+        2
+    """
     encoding: dict[str, Any] = {"x": x.encoding(), "y": y.encoding()}
     tooltip = [x, y]
     if colour is not None:

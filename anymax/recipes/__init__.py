@@ -24,24 +24,61 @@ Recipe = Callable[[], "RunConfig"]
 
 
 class Choices(NamedTuple):
-    """The argument of a recipe, and what it may be."""
+    """The argument of a recipe, and the names it may be given.
+
+    Example:
+        >>> from anymax.recipes import choices
+        >>> found = choices("latent.ssvae")
+        >>> found.argument, found.values[:2]
+        ('estimator', ('sparse', 'dense'))
+    """
 
     argument: str
     values: tuple[str, ...]
 
 
 def names() -> list[str]:
-    """All recipes as file.function, those of a file in its order."""
+    """All recipes as file.function, those of a file in its order.
+
+    Example:
+        >>> from anymax import recipes
+        >>> recipes.names()[:3]
+        ['ape.transformer', 'ape.bert', 'ape.cross_copied']
+    """
     return [name for name, _ in _recipes()]
 
 
 def choices(name: str) -> Choices | None:
-    """What a recipe lets one choose; None for one without an argument."""
+    """What a recipe lets one choose; None for one without an argument.
+
+    Args:
+        name: of a recipe, as file.function.
+
+    Example:
+        >>> from anymax import recipes
+        >>> "sum_and_sample" in recipes.choices("latent.ssvae").values
+        True
+        >>> recipes.choices("sotu.adaptive") is None
+        True
+    """
     return _choices(_function(name))
 
 
 def find(name: str) -> Recipe:
-    """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring describes it."""
+    """The function of a recipe, or of a choice of one, as `latent.ssvae.dense`; its docstring describes it.
+
+    Args:
+        name: as file.function, and for a choice file.function.choice.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from anymax import recipes
+        >>> config = recipes.find("multi30k.learned_entmax")()
+        >>> config.task.model.encoder_mapping
+        LearnedEntmaxConfig(initial=None, low=1.0, high=2.0, clamp=None)
+        >>> replace(config, seed=2).seed
+        2
+    """
     base, _, value = name.rpartition(".")
     if base in dict(_recipes()):
         offered = choices(base)

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 
 class TaskConfig(ABC):
-    """The config of a task: a frozen dataclass of numbers, strings, paths, tuples and other such dataclasses."""
+    """The config of a task: a frozen dataclass of numbers, strings, paths, tuples and other such dataclasses.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.training import DirichletConfig, Ranks, TaskConfig
+        >>> from anymax.vocabulary import SparseOutputConfig
+        >>> config: TaskConfig = DirichletConfig(24, 12, 4, 0.1, SparseOutputConfig(1.5))
+        >>> task = config.build(Path("run"), Ranks(), seed=1, announce=print)
+        >>> task.goal, config.is_likelihood
+        ('loss', False)
+    """
 
     @abstractmethod
     def build(self, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> Task:

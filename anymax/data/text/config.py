@@ -21,6 +21,11 @@ class Words:
         min_count: words seen less often in the training text are dropped.
         max_size: the most words, "<eos>" and "<unk>" included; the rarest are dropped.
         pad_to_multiple: add made-up words until their number is a multiple of this.
+
+    Example:
+        >>> from anymax.data import Text, Words
+        >>> Text(corpus="pydoc", units=Words(max_size=1000, min_count=2)).units.max_size
+        1000
     """
 
     min_count: int = 1
@@ -40,6 +45,11 @@ class BPE:
         size: the most subwords, "<eos>" and "<unk>" included.
         pad_to_multiple: add made-up subwords until their number is a multiple of this.
         tokenizer: a tokenizer.json to use instead of learning one; `size` is then ignored.
+
+    Example:
+        >>> from anymax.data import BPE, Text
+        >>> Text(corpus="pydoc", units=BPE(size=500)).units.size
+        500
     """
 
     size: int = 32_000
@@ -63,6 +73,12 @@ class Text:
         splitting: how lines of your own text become words: "spaces", "prose", or "marked", from which lines come back
             as they were; by default a file is prose, and a folder holds words separated by spaces.
         units: words or subwords.
+
+    Example:
+        >>> from anymax.data import Text, Words
+        >>> text = Text(corpus="pydoc", units=Words(min_count=3))
+        >>> text.open().name
+        'pydoc'
     """
 
     corpus: str = "sotu"

@@ -105,6 +105,14 @@ class Corpus:
         name: what it is called in messages and file names.
         sources: the lines of each split there is.
         splitting: how a line becomes words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import corpus_of_lines
+        >>> corpus = corpus_of_lines("poem", ["Roses are red,", "violets are blue.", "Sugar is sweet."])
+        >>> list(corpus.sources)
+        ['train', 'valid', 'test']
+        >>> next(corpus.sentences("train"))
+        ['Roses', 'are', 'red', ',']
     """
 
     name: str
@@ -137,7 +145,23 @@ def corpus_of_files(
     splitting: Splitting = "spaces",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other."""
+    r"""A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other.
+
+    Args:
+        train, valid, test: the files; without valid or test the corpus has no such split.
+        name: what the corpus is called; by default the name of the first file.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_of_files
+        >>> for name in ("a.txt", "b.txt"):
+        ...     _ = Path(name).write_text(f"this is {name}\n")
+        >>> corpus = corpus_of_files(train=["a.txt", "b.txt"], name="letters")
+        >>> list(corpus.sentences("train"))
+        [['this', 'is', 'a.txt'], ['this', 'is', 'b.txt']]
+    """
     parts = tuple(Path(path) for path in ([train] if isinstance(train, str | os.PathLike) else train))
     if not parts:
         raise ValueError("train must name at least one file, got an empty sequence")
@@ -158,10 +182,24 @@ def corpus_in_folder(
     splitting: Splitting = "spaces",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
+    r"""A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
 
     A name says its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
     be one file for train and at most one for each other split.
+
+    Args:
+        folder: where the files lie.
+        name: what the corpus is called; by default the folder's name.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_in_folder
+        >>> for split in ("train", "valid"):
+        ...     _ = Path(f"my.{split}.txt").write_text("one line\nanother line\n")
+        >>> list(corpus_in_folder(".", name="my text").sources)
+        ['train', 'valid']
     """
     folder = Path(folder)
     found = find_splits(folder)
@@ -183,12 +221,23 @@ def corpus_from_file(
     splitting: Splitting = "prose",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus cut from one file: its last lines are the test split, those before them valid, the rest train.
+    r"""A corpus cut from one file: its last lines are the test split, those before them valid, the rest train.
 
     Nothing is drawn by chance. Only lines that hold words are counted, in one pass over the file.
 
     Args:
+        path: a text file, plain or gzip.
         valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_from_file
+        >>> _ = Path("book.txt").write_text("It was late.\nNobody slept.\nThe bell rang.\n")
+        >>> corpus = corpus_from_file("book.txt")
+        >>> list(corpus.sentences("test"))
+        [['The', 'bell', 'rang', '.']]
     """
     path = Path(path)
     num_lines = sum(bool(line.strip()) for line in open_lines(path, encoding=encoding))
@@ -200,7 +249,20 @@ def corpus_from_file(
 def corpus_of_lines(
     name: str, lines: list[str], *, valid: float = 0.05, test: float = 0.05, splitting: Splitting = "prose"
 ) -> Corpus:
-    """A corpus cut from lines in memory, as `corpus_from_file` cuts a file."""
+    """A corpus cut from lines in memory, as `corpus_from_file` cuts a file.
+
+    Args:
+        name: what the corpus is called.
+        lines: sentences or paragraphs; the last are the test split, those before them valid, the rest train.
+        valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import corpus_of_lines
+        >>> corpus = corpus_of_lines("poem", ["Roses are red,", "violets are blue.", "Sugar is sweet."])
+        >>> list(corpus.words("train"))
+        ['Roses', 'are', 'red', ',', '<eos>']
+    """
     edges = cut_lines(len(lines), valid, test, name)
     sources = {split: Lines(f"{name} {split}", lines[first:end]) for split, (first, end) in edges.items()}
     return Corpus(name, sources, splitting)

@@ -20,7 +20,7 @@ DRAWN = "drawn"
 
 @dataclass(frozen=True)
 class Triplets:
-    """What to read, and what the ids of a model stand for. Texts are tokenized, their words separated by spaces.
+    r"""What to read, and what the ids of a model stand for. Texts are tokenized, their words separated by spaces.
 
     Args:
         corpus: the name of a set: ape-wmt-keystrokes, ape-mlqe-pe-ende or ape-wmt18-ende-smt; or drawn, which needs no
@@ -40,6 +40,15 @@ class Triplets:
         most_source, most_target: triplets of train are left out whose sentence and translation have more pieces
             together, or whose correction has more; None keeps all.
         drop_empty: leave out triplets of which a part is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> for ending, text in {"src": "the cats\n", "mt": "der Katzen\n", "pe": "die Katzen\n"}.items():
+        ...     _ = Path(f"train.{ending}").write_text(text * 20)
+        >>> prepared = prepare_triplets(Triplets(path=Path("."), held_out=2), cache="cache")
+        >>> len(prepared.split("train")), len(prepared.split("valid")), len(prepared.split("test"))
+        (16, 2, 2)
     """
 
     corpus: str = SETS[0]

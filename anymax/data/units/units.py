@@ -27,6 +27,15 @@ class Units:
         words: of the words, with their counts in the training text; the same object where units are words.
         subwords: how words are cut into subwords; None where units are words.
         splitting: how a line becomes words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import Lexicon, Units
+        >>> lexicon = Lexicon.from_counts({"the": 5, "cat": 2, "sat": 1})
+        >>> units = Units(lexicon, lexicon)
+        >>> units.encode_line("the cat sat")
+        [2, 3, 4]
+        >>> units.text([2, 3, 4])
+        'the cat sat'
     """
 
     lexicon: Lexicon

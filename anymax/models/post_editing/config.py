@@ -43,6 +43,12 @@ class PostEditorConfig:
             with softmax.
         cross_mapping: what the decoder's attention to the encoder's output turns scores into probabilities with.
         label_smoothing: the share of the target that is spread evenly over the other word pieces but padding.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditorConfig, Sharing
+        >>> config = PostEditorConfig(BertConfig(256, 4, 4, 1024), Sharing(feed_forward="tied"))
+        >>> config.decoder_config.num_layers, config.max_positions
+        (4, 512)
     """
 
     encoder: BertConfig = field(default_factory=BertConfig)
@@ -110,6 +116,12 @@ class DualSourceTransformerConfig:
         max_positions: the most word pieces of a sentence, of its translation, and of the correction.
 
     Junczys-Dowmunt and Grundkiewicz 2018.
+
+    Example:
+        >>> from anymax.models import DualSourceTransformerConfig
+        >>> config = DualSourceTransformerConfig()
+        >>> config.body.model_dim, config.body.num_layers, config.label_smoothing
+        (512, 6, 0.1)
     """
 
     body: TransformerConfig = field(

@@ -41,6 +41,17 @@ class PostEditor(EditModel):
             output. By default, or where it gives None, softmax.
 
     Correia and Martins 2019.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditor, Sharing
+        >>> config = BertConfig(16, 1, 2, 32, max_positions=10)
+        >>> model = PostEditor(config, config, vocabulary_size=20, sharing=Sharing(), pad=0, first=1)
+        >>> source = torch.tensor([[5, 6, 2, 7, 8, 2]])  # a sentence, "[SEP]", its translation, "[SEP]"
+        >>> segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
+        >>> positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        >>> ids, target = torch.tensor([[1, 7, 9]]), torch.tensor([[7, 9, 3]])
+        >>> model(source, None, segments, positions, ids, target, "none").shape
+        torch.Size([1, 3])
     """
 
     def __init__(

@@ -36,6 +36,12 @@ class Sharing:
         norms: those after embeddings, self-attention and feed-forward are copied from the encoder's, the one after
             cross-attention from that after self-attention.
         cross_attention_of: whose self-attention cross-attention is copied from or tied to.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditorConfig, Sharing
+        >>> tied = Sharing(cross_attention="tied", cross_attention_of="encoder", feed_forward="tied")
+        >>> PostEditorConfig(BertConfig(16, 1, 2, 32), tied).sharing.feed_forward
+        'tied'
     """
 
     embeddings: Way = "tied"

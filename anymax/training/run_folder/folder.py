@@ -34,7 +34,16 @@ def read_config(folder: str | os.PathLike[str], tasks: Collection[type[TaskConfi
     """The config of a run.
 
     Args:
+        folder: of the run.
         tasks: further tasks that it may be of, as those of a user's own file.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import read_config, train
+        >>> config = recipes.find("dirichlet.linear")().toy()
+        >>> _ = train(config, "run")
+        >>> read_config("run") == config
+        True
     """
     values = read_plain_config(folder)
     try:

@@ -174,7 +174,20 @@ class LanguageModelOptions(EvaluationOptions):
 
 @dataclass(frozen=True)
 class LanguageModelingConfig(TaskConfig):
-    """A language model, the text it learns from, and how it is measured."""
+    """A language model, the text it learns from, and how it is measured.
+
+    Args:
+        data: the text, and whether it is read by words or subwords.
+        model: input, output, body, tying and mapping.
+        batching: how the text is divided into batches.
+        evaluation: how perplexity is measured.
+
+    Example:
+        >>> from anymax import recipes
+        >>> task = recipes.find("sotu.adaptive_tied")().task
+        >>> type(task).__name__, task.data.corpus, type(task.model.output).__name__
+        ('LanguageModelingConfig', 'sotu', 'AdaptiveOutputConfig')
+    """
 
     data: Text
     model: LanguageModelConfig
