@@ -48,7 +48,7 @@ def _blocks(lines: list[str], links: Links) -> Iterator[str]:
     in_section = is_raw = False
     before = ""
     prose: list[str] = []
-    for line in [*lines, ""]:
+    for line in lines:
         if not line.startswith(" ") and line:
             in_section, is_raw = _SECTION.fullmatch(line) is not None, False
         displays = line.startswith("    ") and not before and not in_section

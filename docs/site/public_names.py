@@ -3,24 +3,32 @@
 import functools
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import anymax
 
 
+def folders() -> list[str]:
+    """The folders of anymax that list public names, found without importing them."""
+    inits = sorted(Path(anymax.__path__[0]).glob("*/__init__.py"))
+    return [init.parent.name for init in inits if init.with_suffix(".pyi").exists() or "__all__ =" in init.read_text()]
+
+
+@functools.cache
+def packages_of(folder: str) -> dict[str, ModuleType]:
+    """The packages in a folder that have public names, by their import path: itself, and modules that it lists."""
+    module = importlib.import_module(f"anymax.{folder}")
+    listed = [getattr(module, name) for name in module.__all__]
+    inside = {value.__name__: value for value in listed if inspect.ismodule(value)}
+    return inside if len(inside) == len(listed) else {module.__name__: module, **inside}
+
+
 @functools.cache
 def packages() -> dict[str, ModuleType]:
-    """Every module with public names of its own by its import path: folders of anymax, and modules such a folder lists."""
-    found: dict[str, ModuleType] = {}
-    for folder in sorted(info.name for info in pkgutil.iter_modules(anymax.__path__) if info.ispkg):
-        module = importlib.import_module(f"anymax.{folder}")
-        listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-        found |= {value.__name__: value for value in listed.values() if inspect.ismodule(value)}
-        if any(not inspect.ismodule(value) for value in listed.values()):
-            found[module.__name__] = module
-    return dict(sorted(found.items()))
+    """All packages that have public names, by their import path."""
+    return {path: module for folder in folders() for path, module in packages_of(folder).items()}
 
 
 def names(module: ModuleType) -> list[str]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import anymax
-from anymax import cli
 from docstrings import Links, converted
 from public_names import has_docstring, names, packages, short_names, summary
+
+import anymax
+from anymax import cli
 
 COLUMNS = 96
 
