@@ -15,7 +15,8 @@ from public_names import has_docstring, names, packages, short_names, summary
 import anymax
 from anymax import cli
 
-COLUMNS = 96
+# As wide as the page.
+COLUMNS = 84
 
 
 def write(folder: Path) -> None:
@@ -38,7 +39,7 @@ def contents() -> str:
         (f"[`{path}`]({path}.rst)", len(names(module)), summary(module.__doc__ or ""))
         for path, module in packages().items()
     ]
-    top = ("[`anymax`](anymax.rst)", len(list(short_names())), "The names that are typed most, each for its home.")
+    top = ("[`anymax`](anymax.rst)", len(list(short_names())), "Short import paths of the names that are typed most.")
     table = "\n".join(f"| {path} | {number} | {about} |" for path, number, about in [top, *rows])
     tree = "\n".join(["anymax", *packages(), "cli"])
     return (
@@ -58,10 +59,14 @@ def _package(path: str, module: ModuleType) -> str:
 def _entry(path: str, name: str, value: object) -> str:
     if not has_docstring(value):
         shown = re.sub(r"\banymax(?:\.\w+)+\.(\w+)", r"\1", str(value))
-        return f".. py:data:: {path}.{name}\n\n   ``{shown}``\n"
+        return f".. py:data:: {name}\n\n   ``{shown}``\n"
     if not inspect.isclass(value):
         return f".. autofunction:: {path}::{name}\n"
-    return f".. autoclass:: {path}::{name}\n   :members:\n   :show-inheritance:\n"
+    for field in getattr(value, "_fields", ()):
+        # "Alias for field number 0", by which a field without a docstring would count as described.
+        vars(value)[field].__doc__ = None
+    bases = "" if value.__bases__ == (object,) else "   :show-inheritance:\n"
+    return f".. autoclass:: {path}::{name}\n   :members:\n{bases}"
 
 
 def _about(path: str, value: object) -> str:
@@ -76,7 +81,7 @@ def _top_level() -> str:
         for name, path in short_names()
     ]
     about = "What people type most has a short import path, here with the package where it is described."
-    return f"{_title('anymax')}.. py:module:: anymax\n\n{about}\n\n{_table(rows)}"
+    return f"{_title('anymax, the short names')}.. py:module:: anymax\n\n{about}\n\n{_table(rows)}"
 
 
 def _command_line() -> str:

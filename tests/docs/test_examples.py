@@ -38,7 +38,9 @@ def example(written: str) -> str:
 def failures(name: str, code: str) -> str:
     """What running an example prints that it does not show. It has `torch` and `anymax` imported, and a seed."""
     printed: list[str] = []
-    test = doctest.DocTestParser().get_doctest(code, {"__name__": "example", "anymax": anymax, "torch": torch}, name, None, 0)
+    test = doctest.DocTestParser().get_doctest(
+        code, {"__name__": "example", "anymax": anymax, "torch": torch}, name, None, 0
+    )
     torch.manual_seed(0)
     doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append)
     return "".join(printed)
