@@ -1,5 +1,6 @@
 """Docstrings as Sphinx reads them: names in backticks link to what they name, displayed formulas stay as they are."""
 
+import importlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator
@@ -34,8 +35,8 @@ class Links:
         self.parameters = set(parameters)
 
     def target(self, name: str) -> str | None:
-        found = homes().get(name, [])
-        found = [path for path in found if path == self.package] or found
+        own = importlib.import_module(self.package).__all__ if self.package else ()
+        found = [self.package] if name in own else homes().get(name, [])
         return f"{found[0]}.{name}" if len(found) == 1 and name not in self.parameters else None
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 import anymax
+from anymax import lazy
+
+FOLDER = Path(anymax.__path__[0])
 
 
 def folders() -> list[str]:
     """The folders of anymax that list public names, found without importing them."""
-    inits = sorted(Path(anymax.__path__[0]).glob("*/__init__.py"))
-    return [init.parent.name for init in inits if init.with_suffix(".pyi").exists() or "__all__ =" in init.read_text()]
+    return [init.parent.name for init in sorted(FOLDER.glob("*/__init__.py")) if lazy.listed(init)]
 
 
 @functools.cache
@@ -38,11 +40,13 @@ def names(module: ModuleType) -> list[str]:
 
 @functools.cache
 def homes() -> dict[str, list[str]]:
-    """The packages that list a name, by the name."""
+    """The folders that list a name, by the name, found without importing them; packages are no names."""
     found: dict[str, list[str]] = {}
-    for path, module in packages().items():
-        for name in names(module):
-            found.setdefault(name, []).append(path)
+    for folder in folders():
+        for name in lazy.listed(FOLDER / folder / "__init__.py"):
+            inside = FOLDER / folder / name / "__init__.py"
+            if not (inside.exists() and lazy.listed(inside)):
+                found.setdefault(name, []).append(f"anymax.{folder}")
     return found
 
 
