@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.model import PostEditor
+from anymax.models.post_editing.model import PostEditor, TargetInput
 
 # What attention is computed with.
 Attention = Literal["eager", "sdpa"]
@@ -102,6 +102,8 @@ def twin_of_post_editor(model: PostEditor) -> TwinPostEditor:
     Args:
         model: its heads by softmax, both its sides BERT's.
     """
+    if not isinstance(model.target_input, TargetInput):
+        raise ValueError("model must have BERT's layers in its decoder to have a twin, got a TransformerDecoderConfig")
     sides = (model.encoder.config, model.target_input.config)
     if any(attention.mapping is not None for layers in model.attention_layers().values() for attention in layers):
         raise ValueError("model must attend by softmax to have a twin, got another mapping in some head")

@@ -13,8 +13,8 @@ from anymax.bench.training import post_editors
 from anymax.bench.training.post_editor_twin import twin_of_post_editor
 from anymax.bench.training.post_editors import ATTENTIONS, FIRST, PAD, THEIRS, EditSize
 from anymax.data.batches.batches import IGNORE_INDEX
-from anymax.models import BertConfig, PostEditor, PostEditorConfig
-from anymax.models.post_editing.sharing import CROSS_TIED, SELF_TIED
+from anymax.models import BertConfig, PostEditor, PostEditorConfig, TransformerConfig, TransformerDecoderConfig
+from anymax.models.post_editing.sharing import CROSS_TIED, SELF_TIED, TRANSFORMER
 from anymax.recipes import ape_small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,6 +82,9 @@ def test_ties_are_those_of_the_model():
     ours = PostEditorConfig(replace(SIZES, mapping=EntmaxConfig(1.5))).build(post_editors.Vocabulary(40))
     with pytest.raises(ValueError, match="must attend by softmax to have a twin"):
         twin_of_post_editor(ours)
+    other = TransformerDecoderConfig(TransformerConfig(16, 1, 2, 24))
+    with pytest.raises(ValueError, match="must have BERT's layers in its decoder to have a twin"):
+        twin_of_post_editor(PostEditorConfig(SIZES, TRANSFORMER, decoder=other).build(post_editors.Vocabulary(40)))
 
 
 def test_the_small_post_editor_is_the_recipes():

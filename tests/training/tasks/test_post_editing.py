@@ -10,7 +10,7 @@ from sacrebleu.metrics.ter import TER
 
 from anymax.data import Pieces, Triplets, WordPieces
 from anymax.evaluation.translation import count_changes
-from anymax.models import BertConfig, PostEditorConfig, save_bert
+from anymax.models import BertConfig, PostEditorConfig, TransformerDecoderConfig, save_bert
 from anymax.models.post_editing.sharing import BERT, PRESETS, SELF_TIED
 from anymax.recipes import find
 from anymax.training import (
@@ -193,7 +193,14 @@ def test_heads_can_be_looked_at(learned: Path):
 def test_recipes_have_the_rows_of_the_ablation_at_both_sizes():
     for name, sharing in PRESETS.items():
         for file in ("ape", "ape_small"):
-            assert find(f"{file}.{name}")().task.model.sharing == sharing
+            model = find(f"{file}.{name}")().task.model
+            assert model.sharing == sharing
+            # The first row has another decoder, of the same sizes.
+            body = model.decoder_config.body
+            assert body.norm_first == isinstance(model.decoder, TransformerDecoderConfig) == (name == "transformer")
+            sizes = ("model_dim", "num_layers", "num_heads", "ffn_dim", "dropout", "attention_dropout")
+            assert all(getattr(body, size) == getattr(model.encoder, size) for size in sizes)
+            assert model.max_positions == model.encoder.max_positions
     assert find("ape.large")().task.model.sharing == SELF_TIED and find("ape.large")().task.data.oversample == 35
 
 
