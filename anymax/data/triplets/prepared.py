@@ -111,6 +111,8 @@ def prepare_triplets(
     counted = {split: corpus.count(split, cache=folder) for split in reversed(list(corpus.sources))}
     if pieces is None:
         pieces = make_triplet_pieces(config, corpus, cache=folder, progress=progress)
+    # A vocabulary without words to begin and end with is refused before anything is encoded.
+    _ = pieces.first, pieces.last
     limits = (
         None if config.most_source is None else config.most_source + SOURCE_MARKS,
         None if config.most_target is None else config.most_target + TARGET_MARKS,

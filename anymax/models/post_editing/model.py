@@ -19,6 +19,11 @@ from anymax.models.transformer.decoder import Decoder
 from anymax.models.transformer.embedding import embed
 from anymax.vocabulary import FixedInput, FullOutput, tie_
 
+# What an encoder and the BERT that it begins from must have in common.
+EQUAL = (
+    *("model_dim", "num_layers", "num_heads", "ffn_dim", "max_positions", "num_segments"),
+    *("activation", "norm_eps"),
+)
 # Which segment the sentence is, and which its translation and the correction.
 SOURCE, TRANSLATION = 0, 1
 
@@ -106,6 +111,7 @@ class PostEditor(EditModel):
 
         A model of another shape is refused, and nothing is changed; its pooler and head are left.
         """
+        check_same_sizes(self.encoder.config, bert.config)
         ours = dict(self.encoder.named_parameters())
         theirs = {name: each for name, each in bert.named_parameters() if not name.startswith(("pooler.", "head."))}
         _check_same_shapes(ours, theirs)
@@ -244,19 +250,28 @@ def _check_length(ids: Tensor, start: int, most: int) -> None:
         )
 
 
+def check_same_sizes(encoder: BertConfig, bert: BertConfig) -> None:
+    """Refuse to begin from a BERT that is not the encoder's equal but for its mapping and how it is trained."""
+    found = {name: (getattr(bert, name), getattr(encoder, name)) for name in EQUAL}
+    other = [f"its {name} is {theirs} and should be {ours}" for name, (theirs, ours) in found.items() if theirs != ours]
+    if other:
+        raise ValueError(
+            f"bert must have the sizes of the encoder, but {', '.join(other)}; give the encoder those of the BERT "
+            "(--model.encoder)"
+        )
+
+
 def _check_same_shapes(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
     """Both have the same parameters in the same shapes, but that a BERT may lack what mappings learn."""
-    missing = [name for name in ours if name not in theirs and not name.endswith("pre_alpha")]
     unknown = [name for name in theirs if name not in ours]
-    if missing or unknown:
-        found = f"lacks {missing[0]}" if missing else f"has {unknown[0]}, which that lacks"
+    if unknown:
         raise ValueError(
-            f"bert must have the layers of the encoder, but {found}; give the encoder the num_layers of the BERT, and "
-            "the mapping of its heads"
+            f"bert must have the layers of the encoder, but has {unknown[0]}, which that lacks; give the encoder the "
+            "mapping of its heads"
         )
     for name, tensor in theirs.items():
         if tensor.shape != ours[name].shape:
             raise ValueError(
                 f"bert must have the shapes of the encoder, but its {name} is {tuple(tensor.shape)} and should be "
-                f"{tuple(ours[name].shape)}; give the encoder the sizes in the BERT's config.json"
+                f"{tuple(ours[name].shape)}; give both the same vocabulary"
             )

@@ -247,9 +247,16 @@ def test_a_bert_of_another_shape_is_refused_before_anything_changes():
     model = build(BERT)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     for config, message in (
-        (replace(SMALL, ffn_dim=32), r"feed_forward.inner.weight is \(32, 16\) and should be \(24, 16\)"),
-        (replace(SMALL, num_layers=3), "has encoder.blocks.2"),
-        (replace(SMALL, num_layers=1), "lacks encoder.blocks.1"),
+        (
+            replace(SMALL, ffn_dim=32, num_layers=3),
+            "num_layers is 3 and should be 2, its ffn_dim is 32 and should be 24",
+        ),
+        (replace(SMALL, num_layers=1), "num_layers is 1 and should be 2"),
+        # What no shape shows.
+        (replace(SMALL, num_heads=4), "num_heads is 4 and should be 2"),
+        (replace(SMALL, norm_eps=1e-5), "norm_eps is 1e-05 and should be 1e-12"),
+        (replace(SMALL, activation="relu"), "activation is relu and should be gelu"),
+        (replace(SMALL, mapping=LearnedEntmaxConfig()), "has encoder.blocks.0.attention.mapping.pre_alpha"),
     ):
         with pytest.raises(ValueError, match=message):
             model.begin_from(config.build(len(WORDS)))

@@ -151,11 +151,22 @@ def test_a_bert_of_another_shape_is_refused_before_any_step(triplets: Path, tmp_
     pieces = WordPieces.train({word: 3 for triplet in TEN for part in triplet for word in part.split()}, 200)
     save_bert(replace(SIZES, ffn_dim=32).build(len(pieces)), tmp_path)
     pieces.save_files(tmp_path)
-    with pytest.raises(ValueError, match=r"feed_forward.inner.weight is \(32, 32\) and should be \(64, 32\)"):
-        opened(task_config(triplets, bert=str(tmp_path)), tmp_path / "new")
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match="must have model_type 'bert', got 'gpt2'"):
-        opened(task_config(triplets, bert=str(tmp_path)), tmp_path / "other")
+    said: list[str] = []
+    for kind, message in (
+        (None, "bert must have the sizes of the encoder, but its ffn_dim is 32 and should be 64"),
+        (
+            "roberta",
+            "must have model_type 'bert', got 'roberta'; anymax.models.bert reads encoders",
+        ),
+        ("distilbert", "must have model_type 'bert', got 'distilbert'"),
+    ):
+        if kind is not None:
+            (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+        config = task_config(triplets, bert=str(tmp_path))
+        with pytest.raises(ValueError, match=message):
+            config.build(tmp_path / "new", Ranks(), seed=1, announce=said.append)
+    # No text was read.
+    assert set(said) == {f"reading {tmp_path}"} and not (tmp_path / "new").exists()
 
 
 def test_a_checkpoint_of_another_sharing_is_refused(learned: Path, triplets: Path):
@@ -188,6 +199,12 @@ def test_heads_can_be_looked_at(learned: Path):
         weights = observed.weights["cross"][0][row]
         torch.testing.assert_close(weights[:, :queries, :keys].sum(-1), torch.ones(SIZES.num_heads, queries))
         assert not weights[:, :, keys:].any()
+
+
+def test_the_small_bert_is_one_that_the_small_recipes_begin_from():
+    small = find("bert.small")().task
+    assert small.model == find("ape_small.self_tied")().task.model.encoder
+    assert small.data.pieces.size == find("ape_small.self_tied")().task.data.pieces.size
 
 
 def test_recipes_have_the_rows_of_the_ablation_at_both_sizes():
