@@ -63,9 +63,14 @@ class PreparedTriplets(PreparedPairs):
             if int(lengths.max()) > max_positions:
                 longest = int(lengths.argmax())
                 place = self.corpus.places(split, int(pairs.numbers[longest]))[side]
+                fix = (
+                    "leave long triplets out with most_source and most_target"
+                    if split == "train"
+                    else f"take it out of {split}, which keeps triplets of any length"
+                )
                 raise ValueError(
                     f"{place}: the {name} has {int(lengths[longest])} word pieces, and the model has {max_positions} "
-                    "positions; shorten it, or leave long triplets out of train with most_source and most_target"
+                    f"positions; shorten it, or {fix}"
                 )
 
     def identity(self) -> dict[str, str]:

@@ -123,7 +123,10 @@ def test_long_triplets_leave_train_alone(tmp_path: Path):
     prepared.check_lengths("valid", max_positions=7)
     with pytest.raises(ValueError, match=r"dev.pe line 1: the correction has 7 word pieces, .* model has 6 positions"):
         prepared.check_lengths("valid", max_positions=6)
-    with pytest.raises(ValueError, match=r"dev.mt line 1: the sentence has 5 word pieces, and the model has 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"dev.mt line 1: the sentence has 5 word pieces, and the model has 4 .* take it out of",
+    ):
         prepared.check_lengths("valid", max_positions=4)
     with pytest.raises(ValueError, match="leave out all 5"):
         prepare_triplets(config(folder, most_source=1), cache=tmp_path / "cache")
