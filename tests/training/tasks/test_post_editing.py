@@ -100,6 +100,23 @@ def test_a_report_has_leaving_translations_as_they_are_beside(learned: Path):
     assert "case is ignored" in "\n".join(ignored.lines()) and "case:lc" in ignored.scores["ter"].signature
 
 
+def test_a_comparison_begins_with_leaving_translations_as_they_are(learned: Path, tmp_path: Path):
+    from anymax.cli.evaluate import write
+
+    report = open_run(learned).task.report("test", announce=lambda *_: None)
+    left = replace(report, translations=report.machine, scores=report.untouched)
+    folders = [tmp_path / name for name in ("a1", "b1", "a2", "b2")]
+    for folder, each in zip(folders, (report, left, left, report), strict=True):
+        folder.mkdir()
+        write(each, folder, "test")
+    (table,) = task_config(tmp_path).comparison({"a": folders[::2], "b": folders[1::2]})
+    first, *others = table.rows
+    assert first[0] == "as it is" and first[2].startswith(f"{report.untouched['ter'].value:.2f} ±")
+    assert [row[:2] for row in others] == [("a", "1"), ("b", "1"), ("a", "2"), ("b", "2")]
+    assert others[0][2].startswith("0.00 ±") and others[0][4:] == ("9", "0", "1")
+    assert others[1][3] == others[2][3] == "1.000" and float(others[0][3]) == float(others[3][3]) < 0.01
+
+
 def test_sentences_that_got_better_and_worse_are_counted_by_their_own_ter():
     references = ["a b c d", "a b c d", "a b c d", "a b c d"]
     before = ["a b c x", "a b c d", "x b c d", "a b x d"]
