@@ -117,13 +117,15 @@ def paired_bootstrap(
     *,
     tokenize: Tokenize = "13a",
     lowercase: bool = False,
+    metric: Literal["bleu", "chrf", "ter"] = "bleu",
     num_samples: int = NUM_SAMPLES,
 ) -> list[Difference]:
-    """BLEU of systems on the same sentences, and whether each differs from the first by more than luck. Koehn 2004.
+    """A score of systems on the same sentences, and whether each differs from the first by more than luck. Koehn 2004.
 
     Args:
         systems: hypotheses by the name of the system; the first is what the others are compared with.
         references, tokenize, lowercase: as in `score_translations`.
+        metric: what is compared; of TER less is better.
         num_samples: how often sentences are drawn.
 
     Example:
@@ -140,10 +142,9 @@ def paired_bootstrap(
         raise ValueError(f"systems must be two at least to be compared, got {', '.join(systems) or 'none'}")
     for hypotheses in systems.values():
         sets = check_references(hypotheses, references)
-    metric = _metrics(tokenize, lowercase)["bleu"]
     test = PairedTest(
         [(name, list(hypotheses)) for name, hypotheses in systems.items()],
-        {"BLEU": metric},
+        {metric: _metrics(tokenize, lowercase)[metric]},
         sets,
         test_type="bs",
         n_samples=num_samples,

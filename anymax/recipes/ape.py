@@ -14,7 +14,11 @@ from pathlib import Path
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.config import Triplets
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.config import DualSourceTransformerConfig, PostEditorConfig
+from anymax.models.post_editing.config import (
+    DualSourceTransformerConfig,
+    PostEditorConfig,
+    TransformerDecoderConfig,
+)
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -58,8 +62,14 @@ def post_editor(sharing: Sharing) -> RunConfig:
 
 
 def transformer() -> RunConfig:
-    """APE: BERT reads, and a decoder drawn at random writes; 290.8M parameters, 20.33 TER on dev published."""
-    return post_editor(TRANSFORMER)
+    """APE: BERT reads, and a Transformer's random decoder writes; 290.8M parameters, 20.33 TER on dev published.
+
+    Its layers are OpenNMT's, pre-norm, with sinusoids. For BERT's layers drawn at random take `ape.bert` with
+    self_attention, feed_forward and norms of its sharing random.
+    """
+    run = post_editor(TRANSFORMER)
+    model = PostEditorConfig(BertConfig(), TRANSFORMER, decoder=TransformerDecoderConfig())
+    return replace(run, task=replace(PostEditingConfig.of(run.task), model=model))
 
 
 def bert() -> RunConfig:

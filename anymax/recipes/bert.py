@@ -51,7 +51,7 @@ def small_entmax() -> RunConfig:
 
 
 def _small(mapping: AttentionMappingConfig) -> RunConfig:
-    model = BertConfig(256, 4, 4, 1024, mapping=mapping)
+    model = BertConfig(256, 4, 4, 1024, max_positions=256, mapping=mapping)
     return RunConfig(
         MaskedLanguageModelingConfig(
             MultilingualText(pieces=Pieces(12_000, most_characters=1_000)), model, PackedLines(128, 32)

@@ -75,9 +75,14 @@ class PreparedTriplets(PreparedPairs):
             if int(lengths.max()) > max_positions:
                 longest = int(lengths.argmax())
                 place = self.corpus.places(split, int(pairs.numbers[longest]))[side]
+                fix = (
+                    "leave long triplets out with most_source and most_target"
+                    if split == "train"
+                    else f"take it out of {split}, which keeps triplets of any length"
+                )
                 raise ValueError(
                     f"{place}: the {name} has {int(lengths[longest])} word pieces, and the model has {max_positions} "
-                    "positions; shorten it, or leave long triplets out of train with most_source and most_target"
+                    f"positions; shorten it, or {fix}"
                 )
 
     def identity(self) -> dict[str, str]:
@@ -131,6 +136,8 @@ def prepare_triplets(
     counted = {split: corpus.count(split, cache=folder) for split in reversed(list(corpus.sources))}
     if pieces is None:
         pieces = make_triplet_pieces(config, corpus, cache=folder, progress=progress)
+    # A vocabulary without words to begin and end with is refused before anything is encoded.
+    _ = pieces.first, pieces.last
     limits = (
         None if config.most_source is None else config.most_source + SOURCE_MARKS,
         None if config.most_target is None else config.most_target + TARGET_MARKS,

@@ -105,9 +105,9 @@ class PostEditingConfig(TaskConfig):
         return build(self, folder, ranks, seed=seed, announce=announce)
 
     def comparison(self, runs: Mapping[str, Sequence[Path]]) -> list[Table]:
-        from anymax.training.tasks.translation.report import significance
+        from anymax.training.tasks.post_editing.report import against_leaving
 
-        return [significance(runs)] if len(runs) > 1 else []
+        return [against_leaving(runs)]
 
     def toy(self) -> Self:
         """The same at a size for tests, on triplets that are drawn."""
