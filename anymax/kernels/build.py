@@ -58,7 +58,9 @@ def build(target: Path, extra_flags: list[str] | None = None) -> bool:
                 continue
             flags = [*FLAGS, *level_flags, *(extra_flags or []), f"-I{FOLDER}", "-o", str(Path(scratch) / name)]
             command_line = [*command, *flags, *map(str, sources())]
-            started[level] = subprocess.Popen(command_line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            started[level] = subprocess.Popen(
+                command_line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
         for level, process in started.items():
             _, said = process.communicate()
             if process.returncode == 0:

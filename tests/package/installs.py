@@ -65,7 +65,7 @@ def build() -> tuple[Path, Path]:
     """Build both; the sdist and the repaired wheel."""
     shutil.rmtree(DIST, ignore_errors=True)
     printed = run(sys.executable, "-m", "build", "--outdir", DIST, ROOT)
-    # Byte-code is for pip to make, pip's own warnings are of the places it looks in, and of libraries there may be none.
+    # Byte-code is for pip to make, pip warns of the places it looks in, and of libraries there may be none.
     known = re.compile(r"byte-compiling|^WARNING: |no previously-included files matching '\*.so'")
     warned = [line for line in printed.splitlines() if re.search(r"Warning\b|^warning: |WARNING|Deprecat", line)]
     assert not (new := [line for line in warned if not known.search(line)]), new
