@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-demo
 DOCS_INSTALLED := $(VENV)/.installed-docs
+PACKAGE_INSTALLED := $(VENV)/.installed-package
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 # Of Triton's packages there are those for Linux alone.
 TRITON := $(if $(filter Linux,$(shell uname -s)),$(comma)triton)
@@ -15,7 +16,7 @@ ASAN_FOLDER := $(CURDIR)/build/asan
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-kernels coverage demo docs lint format kernels asan fuzz learn clean
+.PHONY: help test test-kernels coverage demo docs lint format kernels package asan fuzz learn clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
@@ -26,6 +27,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff fix and format the code"
 	@echo "make kernels   compile the CPU kernels where their sources are newer; fails without a C++ compiler"
+	@echo "make package   build the wheel and the sdist into dist/, and use each in an empty environment"
 	@echo "make asan      run the kernel tests under the address sanitizer"
 	@echo "make fuzz      resume and open 10,000 run folders that were changed at random (about half an hour)"
 	@echo "make learn     train translators to copy and to reverse, three seeds of each (about three minutes)"
@@ -47,7 +49,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 # What the demo needs, and no tools of developers.
 $(DEMO_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@echo "Installing anymax and what the demo needs into $(VENV); the first time takes a few minutes"
-	@$(INSTALL) -e ".[demo,plot,report]"
+	@$(INSTALL) -e ".[demo]"
 	@touch $@
 
 # What the site needs: the API reference imports every package with public names, that for Hugging Face too.
@@ -92,6 +94,14 @@ format: $(INSTALLED)
 
 kernels: $(INSTALLED)
 	@$(BUILD_KERNELS)
+
+$(PACKAGE_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "Installing anymax and what builds its package into $(VENV); the first time takes a few minutes"
+	@$(INSTALL) -e ".[package]"
+	@touch $@
+
+package: $(PACKAGE_INSTALLED)
+	$(BIN)/python -m tests.package.installs $(PIP_ARGS)
 
 # Python leaks at exit by design. The C++ runtime is loaded first too, or the sanitizer would not find its exceptions.
 asan: $(INSTALLED)

@@ -11,6 +11,7 @@ from anymax.cli import (
     analyze,
     bench,
     compare,
+    completion,
     doctor,
     evaluate,
     export,
@@ -56,6 +57,7 @@ app.command(export.export)
 app.command(analyze.app, name="analyze", help="Ask what the choice did: one question after the other.")
 app.command(bench.app, name="bench", help="Time anymax against torch and installed peers, as ratios in one run.")
 app.command(doctor.doctor)
+app.command(completion.completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,22 +49,27 @@ def build(target: Path, extra_flags: list[str] | None = None) -> bool:
         print("anymax: no C++ compiler found, the kernels run through the torch reference; install g++ and reinstall")
         return False
     target.mkdir(parents=True, exist_ok=True)
-    for level, level_flags in levels().items():
-        library = target / library_name(level)
-        if extra_flags is None and is_current(library):
-            continue
-        # Written beside its place and renamed, so that a process never loads half a library.
-        with tempfile.TemporaryDirectory(dir=target) as scratch:
-            output = Path(scratch) / library.name
-            flags = [*FLAGS, *level_flags, *(extra_flags or []), f"-I{FOLDER}", "-o", str(output)]
-            result = subprocess.run([*command, *flags, *map(str, sources())], capture_output=True, text=True)
-            if result.returncode != 0:
-                print(f"anymax: compiling the {level} kernels failed, the torch reference serves\n{result.stderr}")
-                return False
-            if result.stderr:
-                print(result.stderr)
-            output.replace(library)
-    return True
+    # Written beside their place and renamed, so that a process never loads half a library.
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
+        started = {}
+        for level, level_flags in levels().items():
+            name = library_name(level)
+            if extra_flags is None and is_current(target / name):
+                continue
+            flags = [*FLAGS, *level_flags, *(extra_flags or []), f"-I{FOLDER}", "-o", str(Path(scratch) / name)]
+            command_line = [*command, *flags, *map(str, sources())]
+            started[level] = subprocess.Popen(
+                command_line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        for level, process in started.items():
+            _, said = process.communicate()
+            if process.returncode == 0:
+                (Path(scratch) / library_name(level)).replace(target / library_name(level))
+            else:
+                print(f"anymax: compiling the {level} kernels failed, the torch reference serves")
+            if said:
+                print(said)
+    return all(process.returncode == 0 for process in started.values())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,14 @@
 #include <immintrin.h>
 #endif
 
+// The forms that glibc has always had: the newer ones of 2.29, which a compiler takes by itself, differ in errno alone and
+// would keep a built library from systems that torch still serves.
+#if defined(__GLIBC__) && defined(__x86_64__) && !defined(__ILP32__)
+__asm__(".symver exp, exp@GLIBC_2.2.5");
+__asm__(".symver log, log@GLIBC_2.2.5");
+__asm__(".symver pow, pow@GLIBC_2.2.5");
+#endif
+
 #define ANYMAX_EXPORT extern "C" __attribute__((visibility("default")))
 #define ANYMAX_INLINE inline __attribute__((always_inline))
 

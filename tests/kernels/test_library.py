@@ -1,8 +1,10 @@
 """Loading the compiled kernels: they are there where a compiler is, and their absence is told, never hidden."""
 
+import ast
 import ctypes
 import importlib
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -28,6 +30,33 @@ def test_with_a_compiler_the_native_kernels_are_there_at_every_level():
     for level in library.machine_levels():
         with library.use_cpu_level(level):
             assert library.why_missing() is None
+
+
+@pytest.mark.skipif(library.why_missing() is not None, reason=f"{library.why_missing()}")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not list a process's libraries")
+def test_one_openmp_runtime_serves_torch_and_the_kernels():
+    script = """
+from pathlib import Path
+import anymax, torch
+from anymax.cli.doctor import openmp_runtimes
+from anymax.kernels import use_backend
+torch.set_num_threads(2)
+torch.randn(300, 300) @ torch.randn(300, 300)
+with use_backend("native"):
+    anymax.entmax(torch.randn(300, 3000))
+print(openmp_runtimes(Path("/proc/self/maps").read_text()))
+"""
+    runtimes = ast.literal_eval(in_fresh_process(script))
+    assert len(runtimes) == 1, runtimes
+
+
+@pytest.mark.skipif(library.why_missing() is not None, reason=f"{library.why_missing()}")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="glibc's versions of exp, log and pow are named for x86-64")
+def test_the_kernels_load_wherever_the_wheels_of_torch_do():
+    for level in library.machine_levels():
+        names = re.findall(rb"\0GLIBC_2\.(\d+)", (library.folder() / library_name(level)).read_bytes())
+        # Torch's own wheels are for 2.28; the documentation states 2.17.
+        assert names and max(map(int, names)) <= 17, f"{level} needs glibc 2.{max(map(int, names))}"
 
 
 def test_the_machine_runs_the_lowest_levels_up_to_its_best():
