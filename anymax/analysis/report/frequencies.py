@@ -117,7 +117,6 @@ def _chart(title: str, of_runs: Mapping[str, tuple[Bin, ...]], note: str) -> Cha
         Axis("loss", "loss per word", starts_at_zero=True, format=".3~f"),
         Axis("run", "", "nominal", order=tuple(printable(name) for name in of_runs)),
     )
-    spec["encoding"]["x"]["axis"] = {"labelAngle": 0}
     spec["encoding"]["tooltip"].append({"field": "share", "type": "quantitative", "format": ".2%"})
     names = ("run", "count", "loss", "share")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
