@@ -9,12 +9,13 @@ from typing import Any
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Table
-from anymax.evaluation.translation import Changes, Score, Tokenize, count_changes, score_translations
+from anymax.evaluation.translation import NAMES, Changes, Score, Tokenize, count_changes, score_translations
 from anymax.training.task_config import Report
 from anymax.training.tasks.post_editing.task import PostEditingTask
 from anymax.training.tasks.translation.config import TranslationOptions
 
-SHOWN = {"ter": "TER", "bleu": "BLEU", "chrf": "chrF"}
+# What post-editing is measured by first.
+SHOWN = {name: NAMES[name] for name in ("ter", "bleu", "chrf")}
 
 
 @dataclass(frozen=True)
