@@ -130,7 +130,7 @@ def paths(heads: Heads) -> Chart:
         layer["encoding"]["detail"] = {"field": "head"}
     spec["layer"][-1]["encoding"]["tooltip"] = [{"field": "head"}, {"field": "kind"}, {"field": "alpha"}]
     kinds = list(dict.fromkeys(columns["kind"]))
-    faceted = {"facet": {"column": {"field": "kind", "title": None, "sort": kinds}}, "spec": spec}
+    faceted = {"facet": {"field": "kind", "title": None, "sort": kinds}, "columns": len(kinds), "spec": spec}
     return Chart("Alphas over training", columns, faceted, METRICS)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -174,15 +175,14 @@ def _number(record: dict[str, Any], name: str) -> float:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of a file is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value of a file is a number that a float can be."""
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def _item(runs: Sequence[Run]) -> str:
     """What is counted, where all count the same."""
-    items = {run.summary["item"] for run in runs if "item" in run.summary}
-    found = items.pop() if len(items) == 1 else None
-    return printable(found) if isinstance(found, str) else "item"
+    items = {item for run in runs if isinstance(item := run.summary.get("item"), str)}
+    return printable(items.pop()) if len(items) == 1 else "item"
 
 
 def words(name: str) -> str:

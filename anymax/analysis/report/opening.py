@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -164,7 +165,7 @@ def _count(value: Any) -> str:
 
 
 def _duration(value: Any) -> str:
-    if not is_number(value):
+    if not is_number(value) or not math.isfinite(value):
         return ""
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)

@@ -66,6 +66,9 @@ def significance(groups: Sequence[Sequence[Run]]) -> list[Part]:
         found = tasks[0].comparison(folders)
     except (ValueError, OSError) as error:
         return [Paragraph(f"Whether differences are more than luck cannot be said: {printable(str(error))}")]
+    except (LookupError, TypeError, AttributeError):
+        said = f"{TESTED} of a run is damaged or of an older version; measure it with `anymax evaluate`"
+        return [Paragraph(f"Whether differences are more than luck cannot be said: {said}.")]
     return [replace(table, source=f"{TESTED} of each run") for table in found]
 
 
@@ -93,7 +96,7 @@ def _sorted(groups: Sequence[list[Run]]) -> list[list[Run]]:
 
 def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
     """What runs are sorted by, whether it is of the test split, and whether it is best when large."""
-    own = [(run.summary.get("goal"), run.summary.get("larger_is_better") is True) for run in runs]
+    own = [(str(run.summary.get("goal")), run.summary.get("larger_is_better") is True) for run in runs]
     # Of texts, scores say more than the loss that the best checkpoint may be chosen by.
     wanted = [("bleu", True), ("ter", False), *own[:1], ("perplexity", False), ("loss", False)]
     for of_test in (True, False):
@@ -101,7 +104,7 @@ def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
         shared = set.intersection(*found) if found else set()
         for name, larger_is_better in wanted:
             if name in shared:
-                return str(name), of_test, larger_is_better
+                return name, of_test, larger_is_better
     return None
 
 

@@ -3,8 +3,8 @@
 (() => {
   const light = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1b1f24", "#8a7400"];
   const dark = ["#56b4e9", "#ff9a4d", "#2fc79b", "#e6a3c8", "#f0c04a", "#9ad0f5", "#e8eaed", "#d3c34a"];
-  // Pixels below which plots stand above each other, and what the names on an axis and a gap take of each.
-  const NARROW = 760, NAMES = 170;
+  // Pixels below which plots stand above each other, and what an axis of names or of numbers takes of each.
+  const NARROW = 760, NAMES = 170, NUMBERS = 65;
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function config(width) {
@@ -59,14 +59,11 @@
 
     // Plots beside each other share the width; what is one is as wide as the page.
     function sized(spec) {
-      if (spec.concat) {
-        const columns = place.clientWidth < NARROW ? 1 : spec.columns, width = Math.floor(place.clientWidth / columns) - NAMES;
-        return { ...spec, columns, autosize: "pad", concat: spec.concat.map((each) => ({ ...each, width })) };
-      }
-      if (!spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
-      const panels = new Set(values.map((row) => row[spec.facet.column.field])).size;
-      const width = Math.max(120, Math.floor((place.clientWidth - 60) / panels) - 20);
-      return { ...spec, spec: { width, height: given.height, ...spec.spec } };
+      if (!spec.concat && !spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
+      const columns = place.clientWidth < NARROW ? 1 : spec.columns;
+      const width = Math.floor(place.clientWidth / columns) - (spec.concat ? NAMES : NUMBERS);
+      if (spec.concat) return { ...spec, columns, autosize: "pad", concat: spec.concat.map((each) => ({ ...each, width })) };
+      return { ...spec, columns, spec: { width, height: given.height, ...spec.spec } };
     }
 
     async function draw() {

@@ -19,7 +19,7 @@ from anymax.analysis.report.report import Looks, report
 from anymax.analysis.report.runs import read_runs
 from anymax.analysis.report.side_by_side import comparison
 from anymax.cli import main
-from anymax.display import AttentionView, Chart, Heading, Notice, Page, Table, document
+from anymax.display import AttentionView, Chart, Heading, Notice, Page, Paragraph, Table, document
 from anymax.recipes import find
 from anymax.training import open_run, read_metrics, train
 from anymax.training.run_folder.metrics import METRICS
@@ -120,7 +120,7 @@ def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
     runs = read_runs(models)
     loss = next(charts(learning(runs)))
     assert [*dict.fromkeys(loss.columns["run"])] == ["adaptive_tied", "softmax"] and "from the least" in loss.note
-    table = comparison(runs)[0]
+    table = comparison(runs)[1]
     assert isinstance(table, Table) and {row[0] for row in table.rows} == {"adaptive_tied", "softmax"}
     assert {(row[0], row[1]) for row in table.rows} == {("adaptive_tied", "2"), ("softmax", "1")}
     column = table.columns.index("valid loss")
@@ -132,6 +132,39 @@ def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
     )
     order = [min(losses), json.loads((models[2] / "summary.json").read_text())["best"]["metrics"]["loss"]]
     assert (table.rows[0][0] == "adaptive_tied") == (sum(losses) / 2 < order[1])
+
+
+def test_differences_are_tested_between_the_runs_that_have_results(translator: Path, tmp_path: Path) -> None:
+    references = [f"a b c d e f {number}" for number in range(20)]
+    texts = {"good": references, "bad": ["a b c x e f 0"] * 20, "untested": None}
+    for clip, (name, translations) in enumerate(texts.items(), 1):
+        shutil.copytree(translator, tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "clip": clip / 10}))
+        shutil.rmtree(tmp_path / name / "evaluations", ignore_errors=True)
+        if translations is not None:
+            metrics = {"bleu": 100.0 if name == "good" else 10.0}
+            results = {"translations": translations, "references": references, "tokenize": "none", "lowercase": False}
+            write_tested(tmp_path / name, {**results, "metrics": metrics})
+    runs = read_runs([tmp_path / name for name in texts])
+    (differences,) = [part for part in comparison(runs) if isinstance(part, Table) and "bootstrap" in part.title]
+    assert differences.columns[3] == "p against good" and [row[0] for row in differences.rows] == ["good", "bad"]
+    assert float(differences.rows[1][3]) < 0.05 and differences.source == "evaluations/test.json of each run"
+    for lacking, said in (({}, "damaged or of an older"), ({**results, "references": ["x"] * 20}, "same sentences")):
+        write_tested(tmp_path / "bad", {**lacking, "metrics": metrics})
+        *_, last = comparison(read_runs([tmp_path / name for name in texts]))
+        assert isinstance(last, Paragraph) and said in last.text
+
+
+def write_tested(run: Path, results: dict[str, Any]) -> None:
+    (run / "evaluations").mkdir(exist_ok=True)
+    (run / "evaluations" / "test.json").write_text(json.dumps(results))
+
+
+def test_runs_side_by_side_say_what_they_share(models: list[Path]) -> None:
+    shared = comparison(read_runs(models))[0]
+    assert isinstance(shared, Table) and ("data", "pydoc") in shared.rows
+    assert ("task", "LanguageModeling") in shared.rows
 
 
 def test_a_page_of_several_runs_says_whose_details_it_has(models: list[Path]) -> None:
@@ -160,14 +193,17 @@ def test_what_is_missing_is_said_where_it_would_be(models: list[Path], tmp_path:
     assert len(notices(run)) == 1 and "must have format" in notices(run)[0]
     (run / METRICS).write_text(json.dumps({"kind": "train", "step": 1, "loss": math.inf, "log": 3, "lr": "x"}) + "\n")
     notices(run)
+    odd = {"training_seconds": math.nan, "item": [], "goal": {}, "steps": 10**400, "num_parameters": "many", "best": []}
+    (run / "summary.json").write_text(json.dumps(odd))
+    shutil.copytree(run, tmp_path / "other")
+    document(report([run, tmp_path / "other"], Looks(), announce=quiet))
+    notices(run)
 
 
 def test_a_model_that_is_worse_than_pairs_of_words_is_said_to_be(models: list[Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(models[2], run)
-    (run / "evaluations").mkdir(exist_ok=True)
-    tested = {"split": "test", "perplexity": {"loss": 6.0, "unit": "word"}, "bigram": {"loss": 5.5}}
-    (run / "evaluations" / "test.json").write_text(json.dumps(tested))
+    write_tested(run, {"split": "test", "perplexity": {"loss": 6.0, "unit": "word"}, "bigram": {"loss": 5.5}})
     assert notices(run) == [
         "Worse than the bigram: 6.000 nats a word on test, and counts of pairs of words reach 5.500."
     ]

@@ -12,7 +12,7 @@ from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Row, Table
 from anymax.evaluation.translation import NAMES, Score, Tokenize, paired_bootstrap, score_translations
-from anymax.files import DamagedError, read_json
+from anymax.files import read_json
 from anymax.training.run_folder.folder import TESTED
 from anymax.training.task_config import Report
 from anymax.training.tasks.translation.config import TranslationOptions
@@ -104,7 +104,7 @@ def significance(runs: Mapping[str, Sequence[Path]]) -> Table:
     rows: list[Row] = []
     first = next(iter(runs))
     for number, folders in enumerate(zip(*runs.values(), strict=True), 1):
-        tested = {recipe: _tested(folder) for recipe, folder in zip(runs, folders, strict=True)}
+        tested = {recipe: read_json(folder / TESTED) for recipe, folder in zip(runs, folders, strict=True)}
         usual = tested[first]
         others = [recipe for recipe, each in tested.items() if each["references"] != usual["references"]]
         if others:
@@ -123,14 +123,3 @@ def significance(runs: Mapping[str, Sequence[Path]]) -> Table:
         tuple(rows),
         title="Differences in BLEU, by paired bootstrap over 1,000 samples of sentences",
     )
-
-
-def _tested(folder: Path) -> dict[str, Any]:
-    """The results of a run on the test split, with its translations."""
-    found = read_json(folder / TESTED)
-    missing = [name for name in ("translations", "references", "tokenize", "lowercase") if name not in found]
-    if missing:
-        raise DamagedError(
-            f"{folder / TESTED} must have {', '.join(missing)}; measure the run anew with anymax evaluate {folder}"
-        )
-    return dict(found)
