@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from anymax.analysis.heads.alphas import Head
 from anymax.analysis.heads.page import page as tables_of_heads
 from anymax.analysis.heads.study import study_heads
 from anymax.analysis.report.attention import as_bytes
@@ -20,6 +21,7 @@ from anymax.analysis.report.runs import read_runs
 from anymax.analysis.report.side_by_side import comparison
 from anymax.cli import main
 from anymax.display import AttentionView, Chart, Heading, Notice, Page, Paragraph, Table, document
+from anymax.display.chart import vega_script
 from anymax.recipes import find
 from anymax.training import open_run, read_metrics, train
 from anymax.training.run_folder.metrics import METRICS
@@ -63,14 +65,19 @@ def test_the_numbers_of_heads_are_those_of_analyze(translator: Path) -> None:
     page = report([translator], Looks(limit=5), announce=quiet)
     assert {"Learning", "Attention", "Settings"} <= {*headings(page)}
     heads = study_heads(open_run(translator).task, translator, "valid", limit=5, seed=1, most=0, announce=quiet)
+    # What `anymax analyze heads` writes as JSON.
+    written = json.loads(json.dumps(tables_of_heads(heads, "").as_dict()))
     shown = {part.title: part.rows for part in page.parts if isinstance(part, Table)}
     wanted = [part for part in tables_of_heads(heads, "").parts if isinstance(part, Table)]
     assert len(wanted) == 4 and all(shown[table.title] == table.rows for table in wanted)
     (view,) = [part for part in page.parts if isinstance(part, AttentionView)]
-    for row, each in zip(view.heads, heads.measured.heads, strict=True):
-        assert (row.kind, row.layer, row.number) == each.head
-        assert row.values["density"] == each.density and row.values["entropy"] == each.entropy
-        assert heads.alphas is not None and row.values["alpha"] == heads.alphas.now[each.head]
+    assert heads.alphas is not None
+    for row, each in zip(view.heads, written["heads"], strict=True):
+        assert (row.kind, row.layer, row.number) == (each["kind"], each["layer"], each["number"])
+        layer = next(one for one in written["layers"] if (one["kind"], one["layer"]) == (row.kind, row.layer))
+        own = {"density": each["density"], "entropy": each["entropy"], "diversity": layer["diversity_by_heads"]}
+        alpha = heads.alphas.now[Head(row.kind, row.layer, row.number)]
+        assert row.values == {**own, "alpha": alpha, **each["confidence"]}
 
 
 def test_examples_of_heads_have_the_weights_that_were_observed(translator: Path) -> None:
@@ -209,11 +216,31 @@ def test_a_model_that_is_worse_than_pairs_of_words_is_said_to_be(models: list[Pa
     ]
 
 
-def test_the_verb_writes_a_page_beside_the_run(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(translator), "--limit", "3", "--texts", "2"]) == 0
+def test_the_verb_writes_a_page_beside_the_run_and_opens_it(
+    translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or False)
+    own = tmp_path / "own.txt"
+    own.write_text("b <i>a</i> c\n\na a\n")
+    assert main(["report", str(translator), "--limit", "3", "--examples", str(own), "--open"]) == 0
     page = (translator / "report.html").read_text()
     assert page.startswith("<!doctype html>") and "multi30k.learned_entmax" in page
-    assert f"Wrote {translator / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out.replace("\n", "")
+    assert f"Wrote {translator / 'report.html'}" in said and "No browser was found" in said
+    assert opened == [(translator / "report.html").resolve().as_uri()]
+    text = page.split('<figure class="texts">')[1]
+    assert "b &lt;i&gt;a&lt;/i&gt; c" in text and text.count("<dl ") == 2
+
+
+def test_without_what_draws_plots_the_verb_says_so_at_once(
+    translator: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vega_script.cache_clear()
+    monkeypatch.setattr("anymax.display.chart.can_be_drawn", lambda: False)
+    assert main(["report", str(translator)]) != 0
+    said = capsys.readouterr()
+    assert "pip install 'anymax[report]'" in said.err and said.out == ""
 
 
 def test_the_verb_refuses_what_it_cannot_use(
