@@ -15,6 +15,8 @@ Value = float | int | str | None
 DIGITS = 6
 # Pixels of plots that take half the width of a page.
 LOW = 180
+# Dashes in pixels, on and off, of as many lines as there are colours; they differ in a legend too.
+DASHES = [[1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [3, 5], [10, 2, 2, 2, 2, 2]]
 # What is measured on an axis: numbers, or names in the order they first occur.
 Kind = Literal["quantitative", "nominal", "ordinal"]
 
@@ -132,28 +134,28 @@ def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False,
         >>> spec["layer"][0]["mark"]["type"], spec["layer"][0]["encoding"]["x"]["field"]
         ('line', 'step')
     """
-    by_colour = {} if colour is None else {"color": _coloured(colour)}
+    # As lines, not as dots or areas.
+    legend = {"legend": {"symbolType": "stroke", "symbolSize": 700, "symbolOpacity": 1}}
+    by_colour = {} if colour is None else {"color": {**_coloured(colour), **legend}}
     value = y.encoding()
     mean = {**value, "aggregate": "mean"} if band else value
     shown = [{"field": axis.column, "type": axis.kind, "title": axis.title} for axis in (x, y)]
     tooltip = [*([] if colour is None else [{"field": colour.column, "type": colour.kind}]), *shown]
     line: dict[str, Any] = {
-        "mark": {
-            "type": "line",
-            "interpolate": "linear",
-            "strokeWidth": 1.8,
-            "point": {"size": 28} if points else False,
-        },
+        "mark": {"type": "line", "strokeWidth": 1.8},
         "encoding": {"x": x.encoding(), "y": mean, **by_colour, **_dashed(colour)},
     }
     hover = {"name": "hover", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
     # By the wheel alone a reader could not scroll past it.
     zoom = {"name": "zoom", "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]"}, "bind": "scales"}
-    at_pointer = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    seen, size = (
+        {"condition": {"param": "hover", "empty": False, "value": at_pointer}, "value": elsewhere}
+        for at_pointer, elsewhere in ((1, int(points)), (60, 28))
+    )
     dots = {
-        "mark": {"type": "point", "filled": True, "size": 60},
+        "mark": {"type": "point", "filled": True},
         "params": [hover, zoom],
-        "encoding": {"x": x.encoding(), "y": value, **by_colour, "opacity": at_pointer, "tooltip": tooltip},
+        "encoding": {"x": x.encoding(), "y": value, **by_colour, "opacity": seen, "size": size, "tooltip": tooltip},
     }
     least, greatest = {**value, "aggregate": "min"}, {"field": y.column, "aggregate": "max"}
     shade = {
@@ -229,7 +231,7 @@ def _coloured(colour: Axis) -> dict[str, Any]:
         "type": colour.kind,
         "sort": list(colour.order) or None,
         "title": colour.title or None,
-        "legend": {"orient": "bottom", "columns": 3, "labelLimit": 260},
+        "scale": {"domain": list(colour.order)} if colour.order else {},
     }
 
 
@@ -237,9 +239,9 @@ def _dashed(colour: Axis | None) -> dict[str, Any]:
     """Lines of other colours have other dashes too, for eyes that do not tell the colours apart."""
     if colour is None:
         return {}
-    return {
-        "strokeDash": {"field": colour.column, "type": colour.kind, "sort": list(colour.order) or None, "legend": None}
-    }
+    coloured = _coloured(colour)
+    # Of one domain, colours and dashes share a legend.
+    return {"strokeDash": {**coloured, "scale": {**coloured["scale"], "range": DASHES}}}
 
 
 def _short(value: Value) -> Value:

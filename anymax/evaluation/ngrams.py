@@ -6,7 +6,7 @@ Shapes: V words, P pairs of words that differ, G groups of words.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,10 +51,17 @@ class NGram(ABC):
             yield Scored(start, words, -self.probs(previous, words).log())
             start += len(words)
 
-    def perplexity(self, tokens: Tensor, *, unit: Unit = "word", ends_word: Tensor | None = None) -> Perplexity:
+    def perplexity(
+        self,
+        tokens: Tensor,
+        *,
+        unit: Unit = "word",
+        ends_word: Tensor | None = None,
+        each: Callable[[Scored], None] | None = None,
+    ) -> Perplexity:
         """The perplexity of a stream; arguments as in `anymax.evaluation.perplexity`."""
         check_words(tokens, self.eos, unit, ends_word)
-        sums = add_up(self.token_losses(tokens), ends_word=ends_word)
+        sums = add_up(self.token_losses(tokens), ends_word=ends_word, each=each)
         return Perplexity(sums.loss / sums.num_units, unit, sums.num_units, sums.num_tokens, self.block)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # How BLEU cuts sentences into words: "13a" for text as it is written, "none" for words separated by spaces.
 Tokenize = Literal["13a", "none", "intl", "char", "zh"]
 NUM_SAMPLES = 1000
+# Of the scores, as they are shown.
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Row, Table
 from anymax.evaluation.translation import (
+    NAMES,
     Changes,
     Difference,
     Score,
@@ -27,7 +28,8 @@ from anymax.training.tasks.post_editing.task import PostEditingTask
 from anymax.training.tasks.translation.config import TranslationOptions
 
 UNTOUCHED = "as it is"
-SHOWN = {"ter": "TER", "bleu": "BLEU", "chrf": "chrF"}
+# What post-editing is measured by first.
+SHOWN = {name: NAMES[name] for name in ("ter", "bleu", "chrf")}
 
 
 @dataclass(frozen=True)
