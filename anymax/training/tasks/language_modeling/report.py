@@ -79,6 +79,8 @@ class LanguageModelReport(Report):
             lines.append(
                 f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}"
             )
+            if self.perplexity.is_likelihood:
+                lines.append(_beside_bigram(self.perplexity.perplexity, bigram))
         return lines
 
     def tables(self) -> list[Table]:
@@ -86,6 +88,16 @@ class LanguageModelReport(Report):
 
     def figures(self, run: str) -> dict[str, Figure]:
         return {"frequency": frequency_report.figure({run: self.by_frequency})}
+
+
+def _beside_bigram(perplexity: float, bigram: float) -> str:
+    """How a model does beside the one that it must beat to have learned more than pairs of words."""
+    if perplexity < bigram:
+        return f"The model beats the bigram: its perplexity is {1 - perplexity / bigram:.0%} lower."
+    return (
+        f"The bigram does better: its perplexity is {1 - bigram / perplexity:.0%} lower. More text helps most; more "
+        "epochs do while the loss on the validation split still falls."
+    )
 
 
 def evaluate_task(
