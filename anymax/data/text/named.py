@@ -38,8 +38,8 @@ def open_corpus(
     """A corpus by its name, its folder or its file.
 
     A folder with a file for each split is read by spaces. A single file is read as prose and cut, see
-    `corpus_from_file`; so are the texts of a folder that names no splits, see `corpus_of_texts`. A name wins over a file
-    of that name: write "./ptb" for the file.
+    `corpus_from_file`; so are the texts of a folder that names no splits, see `corpus_of_texts`. A name wins over a
+    file of that name: write "./ptb" for the file.
 
     Args:
         which: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or a path.
