@@ -26,8 +26,8 @@ def generate(
 ) -> Tensor:
     """Continue prompts by `num_tokens` words each; gives (batch, prompt and new words).
 
-    Dropout is off while it runs. Without `top_k`, `top_p` and `banned`, and at temperature 1, an adaptive output computes
-    only the tails that it draws from; with `top_k` alone, only those that can hold one of the best words.
+    Dropout is off while it runs. Without `top_k`, `top_p` and `banned`, and at temperature 1, an adaptive output
+    computes only the tails that it draws from; with `top_k` alone, only those that can hold one of the best words.
 
     Args:
         prompt_ids: (batch, positions), all of one length.

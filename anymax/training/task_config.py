@@ -125,9 +125,9 @@ class Sampling:
     """
 
     num_tokens: int
-    temperature: float = 0.8
+    temperature: float = 0.9
     top_k: int | None = None
-    top_p: float | None = 0.95
+    top_p: float | None = 0.9
     seed: int = 1
     samples: int = 1
     unknown: bool = False

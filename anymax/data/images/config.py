@@ -39,8 +39,10 @@ class ImageSet:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The named set that is read."""
-        return () if self.path is not None else (self.name,)
+        """The named set that is read, or the folder of your own features where it is not there."""
+        if self.path is not None:
+            return () if self.path.exists() else (str(self.path),)
+        return (self.name,)
 
     def num_valid(self, total: int) -> int:
         """The number of training images that are held out."""
