@@ -85,7 +85,7 @@ def _function(name: str) -> Callable[..., Any]:
 @cache
 def _recipes() -> dict[str, Callable[..., Any]]:
     """All recipes by their names, as nothing adds one while a program runs."""
-    found = {}
+    found: dict[str, Callable[..., Any]] = {}
     for file in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         module = importlib.import_module(f"{__name__}.{file}")
         found |= {f"{file}.{name}": function for name, function in _own_functions(module)}

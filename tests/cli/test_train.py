@@ -182,6 +182,7 @@ def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
         (["evaluate", "absent"], "absent/config.json is missing"),
         (["generate", "absent"], "absent/config.json is missing"),
         (["compare", PLAIN, PLAIN], "recipes must differ"),
+        (["compare", PLAIN, str(Path(__file__).parent)], "compare needs recipes, got the text .*--data.path"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
         (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed cannot be given"),

@@ -79,7 +79,7 @@ class LanguageModelReport(Report):
             lines.append(
                 f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}"
             )
-            if self.perplexity.is_likelihood:
+            if self.perplexity.perplexity is not None and bigram is not None:
                 lines.append(_beside_bigram(self.perplexity.perplexity, bigram))
         return lines
 
