@@ -163,13 +163,28 @@ def _draw(
             generator=generator,
         )
         return words_R, torch.zeros_like(words_R, dtype=torch.bool)
-    log_probs_RV = ensemble.log_probs(hidden)
+    return draw_allowed(
+        ensemble.log_probs(hidden), barred, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
+    )
+
+
+def draw_allowed(
+    log_probs_RV: Tensor,
+    barred: Sequence[int],
+    *,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """A word for every row that is not barred, and which rows have none left, whose words mean nothing."""
     log_probs_RV[:, barred] = -math.inf
     is_stuck_R = (log_probs_RV == -math.inf).all(1)
     log_probs_RV = log_probs_RV.masked_fill(is_stuck_R[:, None], 0.0)
     if top_k is None and top_p is None:
         return draw(log_probs_RV / temperature, generator), is_stuck_R
-    best = TopK(*log_probs_RV.topk(ensemble.vocabulary_size if top_k is None else top_k))
+    size = log_probs_RV.shape[1]
+    best = TopK(*log_probs_RV.topk(size if top_k is None else min(top_k, size)))
     return _draw_among(best, temperature, top_p, generator), is_stuck_R
 
 

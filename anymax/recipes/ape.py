@@ -35,6 +35,8 @@ from anymax.training.optim.schedules import InverseSquareRoot, Linear
 from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.translation.config import PairTokens, Search
 
+TAKES = "234M to 291M parameters; for a GPU"
+
 SYNTHETIC = Path("escape-ende-smt")
 TEXT = Triplets("ape-wmt18-ende-smt", pieces=Pieces(119_547, splitting="spaces"))
 

@@ -34,6 +34,8 @@ from anymax.training.optim.schedules import Linear
 from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.translation.config import PairTokens, Search
 
+TAKES = "small BERTs, for two cores"
+
 # The size of bert.small.
 SIZES = BertConfig(256, 4, 4, 1024, max_positions=256)
 

@@ -14,6 +14,8 @@ from anymax.training.optim.optimizers import AdamWConfig
 from anymax.training.optim.schedules import Linear
 from anymax.training.tasks.masked_language_modeling.config import MaskedLanguageModelingConfig, PackedLines
 
+TAKES = "the published size for GPUs, the small ones for two cores"
+
 # Word pieces of bert-base-multilingual-cased.
 MULTILINGUAL = 119_547
 

@@ -117,6 +117,11 @@ class MultilingualText:
         total = math.fsum(shares)
         return tuple(share / total for share in shares)
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named sets that are read, where they are not in every Python."""
+        return () if self.paths else tuple(name for name in self.corpora if name != "pydoc")
+
     def open(self) -> dict[str, Corpus]:
         """The texts by their names; nothing is read but the first lines, and single files once to cut them."""
         texts: Sequence[str | Path] = self.paths or self.corpora

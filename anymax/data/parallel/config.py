@@ -130,6 +130,11 @@ class ParallelText:
         """Whether it is your own text, or one of the hub, and no named set."""
         return any(each is not None for each in (self.source, self.path, self.hub))
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where files are needed."""
+        return () if self.is_own or self.corpus in DRAWN else (self.corpus,)
+
     def without_set(self) -> ParallelText:
         """The same without what only the named set has, so that another text can take its place."""
         return replace(self, languages=None, form=None, test_set=None, drawn=DrawnPairs(), root=None, splitting=None)

@@ -67,11 +67,13 @@ class Text:
 
     Args:
         corpus: the name of a corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu or pydoc.
-        path: your own text instead: a file, which is cut into splits, or a folder with a file for each.
+        path: your own text instead: a file, which is cut into splits; a folder with a file for each; or a folder of
+            texts, which are read one after the other and cut as one.
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
         encoding: how the characters of your own text are written, such as latin-1.
         splitting: how lines of your own text become words: "spaces", "prose", or "marked", from which lines come back
-            as they were; by default a file is prose, and a folder holds words separated by spaces.
+            as they were; by default files that are cut are prose, and a folder with a file for each split holds words
+            separated by spaces.
         units: words or subwords.
 
     Example:
@@ -95,6 +97,11 @@ class Text:
             )
         if self.path is not None and self.root is not None:
             raise ValueError(f"root is for named corpora, got it with the path {self.path}; leave one of them out")
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where it is not in every Python."""
+        return () if self.path is not None or self.corpus == "pydoc" else (self.corpus,)
 
     def open(self) -> Corpus:
         """The corpus; nothing is read but the first lines, and a single file once to cut it."""

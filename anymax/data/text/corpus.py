@@ -9,11 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from anymax.data.text.lines import open_lines
+from anymax.data.text.lines import GZIP_MAGIC, open_lines
 from anymax.data.text.words import Splitting, split_lines
 from anymax.data.units.lexicon import EOS
+from anymax.files import check_file
 
 Split = Literal["train", "valid", "test"]
+# How many times as large a text is as gzip makes it, about.
+PACKED = 3
 
 
 PathLike = str | os.PathLike[str]
@@ -240,10 +243,31 @@ def corpus_from_file(
         [['The', 'bell', 'rang', '.']]
     """
     path = Path(path)
-    num_lines = sum(bool(line.strip()) for line in open_lines(path, encoding=encoding))
-    edges = cut_lines(num_lines, valid, test, str(path))
-    sources = {split: Files((path,), encoding, first, end) for split, (first, end) in edges.items()}
-    return Corpus(name_of_file(path), sources, splitting)
+    return _cut((path,), name_of_file(path), valid, test, splitting, encoding)
+
+
+def corpus_of_texts(
+    folder: str | os.PathLike[str],
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    splitting: Splitting = "prose",
+    encoding: str = "utf-8",
+) -> Corpus:
+    """A corpus cut from the files of a folder that end in .txt or .txt.gz, read in the order of their names as one.
+
+    Args:
+        valid, test: as in `corpus_from_file`.
+    """
+    folder = Path(folder)
+    return _cut(tuple(texts_in(folder)), folder.resolve().name, valid, test, splitting, encoding)
+
+
+def _cut(paths: tuple[Path, ...], name: str, valid: float, test: float, splitting: Splitting, encoding: str) -> Corpus:
+    num_lines = sum(bool(line.strip()) for path in paths for line in open_lines(path, encoding=encoding))
+    edges = cut_lines(num_lines, valid, test, str(paths[0] if len(paths) == 1 else paths[0].parent))
+    sources = {split: Files(paths, encoding, first, end) for split, (first, end) in edges.items()}
+    return Corpus(name, sources, splitting)
 
 
 def corpus_of_lines(
@@ -290,6 +314,25 @@ def find_splits(folder: Path, among: Sequence[Path] | None = None) -> dict[Split
         there = f"only {others}" if others else "nor any other file named for a split"
         raise ValueError(f"{folder} has no train file, {there}; call one train.txt, or name the files to use")
     return {split: paths[0] for split, paths in found.items()}
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The files of a folder that hold one text together: those that end in .txt or .txt.gz, if none is a split."""
+    texts = [path for path in sorted(folder.iterdir()) if re.search(r"^[^.].*\.txt(\.gz)?$", path.name.lower())]
+    return [] if any(split_of(path.name) for path in texts) else texts
+
+
+def num_bytes(path: Path) -> int:
+    """The bytes of your own text, about: those of a file, of a folder's train file, or of all texts in it."""
+    paths = (texts_in(path) or [find_splits(path)["train"]]) if path.is_dir() else [path]
+    return sum(map(_num_bytes, paths))
+
+
+def _num_bytes(path: Path) -> int:
+    check_file(path, "a text file")
+    with open(path, "rb") as file:
+        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        return file.seek(0, os.SEEK_END) * (PACKED if is_packed else 1)
 
 
 def split_of(name: str) -> Split | None:

@@ -14,6 +14,8 @@ from anymax.data.text.corpus import (
     corpus_in_folder,
     corpus_of_files,
     corpus_of_lines,
+    corpus_of_texts,
+    texts_in,
 )
 from anymax.data.text.words import Splitting
 
@@ -35,7 +37,8 @@ def open_corpus(
 ) -> Corpus:
     """A corpus by its name, its folder or its file.
 
-    Your own folder is read by spaces, a single file as prose and cut, see `corpus_from_file`. A name wins over a
+    A folder with a file for each split is read by spaces. A single file is read as prose and cut, see
+    `corpus_from_file`; so are the texts of a folder that names no splits, see `corpus_of_texts`. A name wins over a
     file of that name: write "./ptb" for the file.
 
     Args:
@@ -55,6 +58,8 @@ def open_corpus(
         return NAMED[str(which)](root)
     path = Path(which)
     if path.is_dir():
+        if texts_in(path):
+            return corpus_of_texts(path, encoding=encoding, splitting=splitting or "prose")
         return corpus_in_folder(path, encoding=encoding, splitting=splitting or "spaces")
     if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(

@@ -90,6 +90,11 @@ class Triplets:
             )
         self._check_ignored()
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where files are needed."""
+        return () if self.path is not None or self.corpus == DRAWN else (self.corpus,)
+
     def _check_ignored(self) -> None:
         """Refuse what has no effect on the text that was asked for."""
         is_drawn, usual = self.path is None and self.corpus == DRAWN, Triplets

@@ -58,9 +58,13 @@ class Units:
         units = self.lexicon.decode(ids)
         return units if self.subwords is None else self.subwords.join(units)
 
-    def text(self, ids: Iterable[int] | Ids) -> str:
-        """Ids as text to read, a line for each "<eos>"."""
-        lines: list[list[str]] = [[]]
+    def text(self, ids: Iterable[int] | Ids, *, after: Iterable[str] = ()) -> str:
+        """Ids as text to read, a line for each "<eos>".
+
+        Args:
+            after: words that they continue, which stand before them as they are.
+        """
+        lines: list[list[str]] = [[*after]]
         for word in self.decode(ids):
             if word == EOS:
                 lines.append([])

@@ -100,6 +100,8 @@ class LanguageModelReport(Report):
                 f"For comparison, models that only count: unigram {unigram.perplexity:,.2f}, "
                 f"interpolated bigram {bigram.perplexity:,.2f}"
             )
+            if self.perplexity.perplexity is not None and bigram is not None:
+                lines.append(_beside_bigram(self.perplexity.perplexity, bigram))
         return lines
 
     def tables(self) -> list[Table]:
@@ -107,6 +109,16 @@ class LanguageModelReport(Report):
 
     def figures(self, run: str) -> dict[str, Figure]:
         return {"frequency": frequency_report.figure({run: self.by_frequency})}
+
+
+def _beside_bigram(perplexity: float, bigram: float) -> str:
+    """How a model does beside the one that it must beat to have learned more than pairs of words."""
+    if perplexity < bigram:
+        return f"The model beats the bigram: its perplexity is {1 - perplexity / bigram:.0%} lower."
+    return (
+        f"The bigram does better: its perplexity is {1 - bigram / perplexity:.0%} lower. More text helps most; more "
+        "epochs do while the loss on the validation split still falls."
+    )
 
 
 def evaluate_task(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -199,7 +200,15 @@ class TranslationConfig(TaskConfig):
         is_same = self.data.tested_on() == first.data.tested_on()
         return None if is_same else "they are tested on other sentences, or other forms of them"
 
-    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+    def continue_text(
+        self,
+        run: Path,
+        text: str,
+        sampling: Sampling,
+        *,
+        step: int | None = None,
+        remark: Callable[[str], None] | None = None,
+    ) -> list[str]:
         raise ValueError(f"run must be of a language model, got {run}, which translates; use anymax translate {run}")
 
     def num_train_words(self, announce: Announce) -> int:
