@@ -100,8 +100,8 @@ class LanguageModelReport(Report):
                 f"For comparison, models that only count: unigram {unigram.perplexity:,.2f}, "
                 f"interpolated bigram {bigram.perplexity:,.2f}"
             )
-            if self.perplexity.perplexity is not None and bigram is not None:
-                lines.append(_beside_bigram(self.perplexity.perplexity, bigram))
+            if self.perplexity.perplexity is not None and bigram.perplexity is not None:
+                lines.append(_beside_bigram(self.perplexity.perplexity, bigram.perplexity))
         return lines
 
     def tables(self) -> list[Table]:
