@@ -50,11 +50,11 @@ class TopKSparsemax:
 
     Example:
         >>> from anymax.latent import BitVector, TopKSparsemax
-        >>> support = BitVector(torch.tensor([[1.0, -0.2, 0.3]]), TopKSparsemax(k=4)).support()
+        >>> support = BitVector(torch.tensor([[1.0, -0.2, 0.5]]), TopKSparsemax(k=4)).support()
         >>> support.values, support.probs
         (tensor([[1., 0., 1.],
                 [1., 1., 1.],
-                [1., 0., 0.]]), tensor([0.5000, 0.3000, 0.2000]))
+                [1., 0., 0.]]), tensor([0.5667, 0.3667, 0.0667]))
     """
 
     k: int
@@ -119,12 +119,12 @@ class BitVector(Latent):
 
     Example:
         >>> from anymax.latent import BitVector, SparseMarginal, TopKSparsemax
-        >>> scores = torch.tensor([[1.0, -0.2, 0.3]], requires_grad=True)
+        >>> scores = torch.tensor([[1.0, -0.2, 0.5]], requires_grad=True)
         >>> latent = BitVector(scores, TopKSparsemax(k=4))
         >>> found = SparseMarginal()(latent, lambda bits, example: bits.sum(-1))  # the loss is the number of bits
         >>> found.surrogate.mean().backward()
         >>> found.loss, found.calls, latent.is_exact()
-        (tensor([2.1000]), tensor([3]), tensor([True]))
+        (tensor([2.3000]), tensor([3]), tensor([True]))
     """
 
     def __init__(self, scores: Tensor, mapping: BitMapping = INDEPENDENT) -> None:
