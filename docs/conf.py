@@ -19,8 +19,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = indexes.INDEX
 exclude_patterns = ["site", "_static"]
 highlight_language = "none"
-# Quotes in docstrings are those of Python.
-smartquotes = False
+# Dashes alone: quotes in docstrings are those of Python.
+smartquotes_action = "D"
 
 myst_heading_anchors = 3
 
