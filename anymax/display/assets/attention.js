@@ -67,9 +67,11 @@
 
     makeMapOf(kind, called, maps) {
       const heads = this.given.heads.map((head, place) => ({ ...head, place })).filter((head) => head.kind === kind);
-      const table = element("table", maps, undefined, "map");
+      const part = element("div", maps);
+      element("h3", part, called).id = `map-${kind}`;
+      const table = element("table", part, undefined, "map");
       table.setAttribute("role", "grid");
-      element("caption", table, called);
+      table.setAttribute("aria-labelledby", `map-${kind}`);
       const most = Math.max(...heads.map((head) => head.number)) + 1, top = element("tr", table);
       element("th", top, "layer");
       for (let number = 0; number < most; number++) element("th", top, number);
@@ -186,9 +188,9 @@
       tools.append(before, next, name, save);
       const place = element("div", parent, undefined, "sentence"), svg = this.heat(head, example);
       place.append(svg);
-      const below = element("p", parent, "Rows look at columns. White is exactly zero, above it ", "note");
+      const below = element("p", parent, "Rows look at columns. White is exactly zero, and above it ", "note");
       this.scale(below, [0, 0.25, 0.5, 0.75, 1].map((root) => shade(root)));
-      below.append(` 1, in steps of the square root.${example.note ? ` ${example.note}` : ""}`);
+      below.append(` up to 1, by the square root.${example.note ? ` ${example.note}` : ""}`);
     }
 
     scale(parent, colours) {

@@ -3,18 +3,18 @@
 (() => {
   const light = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1b1f24", "#8a7400"];
   const dark = ["#56b4e9", "#ff9a4d", "#2fc79b", "#e6a3c8", "#f0c04a", "#9ad0f5", "#e8eaed", "#d3c34a"];
-  // Pixels below which plots stand above each other, and what an axis of names or of numbers takes of each.
-  const NARROW = 760, NAMES = 170, NUMBERS = 65;
+  // Pixels below which plots stand above each other, and what an axis of names takes of each, or one of numbers of all.
+  const NARROW = 760, NAMES = 170, NUMBERS = 60;
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function config(width) {
+  function config(width, columns) {
     const [text, dim, line] = ["--text", "--dim", "--line"].map(style);
     return {
       background: style("--ground"), font: "system-ui, sans-serif",
       range: { category: theme.isDark ? dark : light, heatmap: { scheme: "viridis" }, ramp: { scheme: "viridis" } },
       axis: { labelColor: text, titleColor: text, gridColor: line, domainColor: dim, tickColor: dim, titleFontWeight: 400,
         labelFontSize: 12, titleFontSize: 12, labelOverlap: true },
-      axisX: { labelAngle: 0, tickCount: { signal: "ceil(width / 80)" } },
+      axisX: { labelAngle: 0, tickCount: Math.ceil(width / columns / 90) },
       legend: { orient: "bottom", columns: Math.max(1, Math.floor(width / 180)), labelLimit: 260, labelColor: text,
         titleColor: text, titleFontWeight: 400, labelFontSize: 12, titleFontSize: 12, symbolStrokeWidth: 2 },
       header: { labelColor: text, titleColor: text, labelFontSize: 12 }, title: { color: text }, view: { stroke: null },
@@ -58,19 +58,20 @@
     place.setAttribute("aria-label", given.title);
 
     // Plots beside each other share the width; what is one is as wide as the page.
-    function sized(spec) {
-      if (!spec.concat && !spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
-      const columns = place.clientWidth < NARROW ? 1 : spec.columns;
-      const width = Math.floor(place.clientWidth / columns) - (spec.concat ? NAMES : NUMBERS);
-      if (spec.concat) return { ...spec, columns, autosize: "pad", concat: spec.concat.map((each) => ({ ...each, width })) };
-      return { ...spec, columns, spec: { width, height: given.height, ...spec.spec } };
+    function sized(spec, columns) {
+      const { concat, facet } = spec, height = given.height, all = place.clientWidth;
+      if (!concat && !facet) return { width: "container", height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
+      const width = Math.floor(concat ? all / columns - NAMES : (all - NUMBERS) / columns - 20);
+      if (concat) return { ...spec, columns, autosize: "pad", concat: concat.map((each) => ({ ...each, width })) };
+      return { ...spec, columns, spec: { width, height, ...spec.spec } };
     }
 
     async function draw() {
       let spec = choices.length ? moved(given.spec, choices[0][1], chosen) : given.spec;
       if (isLog) spec = inDecades(spec);
-      const whole = { ...sized(spec), data: { values }, description: given.title };
-      const options = { mode: "vega-lite", actions: false, renderer: "canvas", config: config(place.clientWidth) };
+      const columns = place.clientWidth < NARROW ? 1 : spec.columns || 1;
+      const whole = { ...sized(spec, columns), data: { values }, description: given.title };
+      const options = { mode: "vega-lite", actions: false, renderer: "canvas", config: config(place.clientWidth, columns) };
       const result = await vegaEmbed(place, whole, options);
       view = result.view;
       figure.dataset.drawn = "yes";

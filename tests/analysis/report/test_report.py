@@ -62,7 +62,7 @@ def charts(parts: Any) -> Iterator[Chart]:
 
 
 def test_the_numbers_of_heads_are_those_of_analyze(translator: Path) -> None:
-    page = report([translator], Looks(limit=5), announce=quiet)
+    page = report([translator], Looks(limit=5, texts=2), announce=quiet)
     assert {"Learning", "Attention", "Settings"} <= {*headings(page)}
     heads = study_heads(open_run(translator).task, translator, "valid", limit=5, seed=1, most=0, announce=quiet)
     # What `anymax analyze heads` writes as JSON.
@@ -81,7 +81,7 @@ def test_the_numbers_of_heads_are_those_of_analyze(translator: Path) -> None:
 
 
 def test_examples_of_heads_have_the_weights_that_were_observed(translator: Path) -> None:
-    page = report([translator], Looks(limit=3), announce=quiet)
+    page = report([translator], Looks(limit=3, texts=2), announce=quiet)
     (view,) = [part for part in page.parts if isinstance(part, AttentionView)]
     observed = [
         one for batch in open_run(translator).task.observe("valid", limit=3, seed=1) for one in batch.examples()
@@ -175,7 +175,7 @@ def test_runs_side_by_side_say_what_they_share(models: list[Path]) -> None:
 
 
 def test_a_page_of_several_runs_says_whose_details_it_has(models: list[Path]) -> None:
-    page = report(models, Looks(limit=2), announce=quiet)
+    page = report(models, Looks(limit=2, texts=2), announce=quiet)
     assert page.title == "3 runs side by side"
     assert any("the best of the runs" in getattr(part, "text", "") for part in page.parts)
     html = document(page)
@@ -183,7 +183,7 @@ def test_a_page_of_several_runs_says_whose_details_it_has(models: list[Path]) ->
 
 
 def notices(folder: Path) -> list[str]:
-    page = report([folder], Looks(limit=2), announce=quiet)
+    page = report([folder], Looks(limit=2, texts=2), announce=quiet)
     document(page)
     return [part.text for part in page.parts if isinstance(part, Notice)]
 
@@ -203,7 +203,7 @@ def test_what_is_missing_is_said_where_it_would_be(models: list[Path], tmp_path:
     odd = {"training_seconds": math.nan, "item": [], "goal": {}, "steps": 10**400, "num_parameters": "many", "best": []}
     (run / "summary.json").write_text(json.dumps(odd))
     shutil.copytree(run, tmp_path / "other")
-    document(report([run, tmp_path / "other"], Looks(), announce=quiet))
+    document(report([run, tmp_path / "other"], Looks(limit=2, texts=2), announce=quiet))
     notices(run)
 
 
