@@ -99,7 +99,7 @@ class Loop:
             if self.is_early:
                 self.reporter.message(
                     f"finished after step {self.progress.step} of {self.total_steps}, stopped early by "
-                    f"{self.config.stop}; resume with another stop to continue"
+                    f"{self.config.stop}, as evaluations no longer get better; resume with another stop to continue"
                 )
         return self._outcome(None)
 
