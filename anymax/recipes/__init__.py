@@ -43,6 +43,11 @@ class About(NamedTuple):
     Args:
         title: what they are, in a line.
         takes: how large their models are, and how long they train, roughly.
+
+    Example:
+        >>> from anymax.recipes import about
+        >>> about("multi30k.softmax")._fields
+        ('title', 'takes')
     """
 
     title: str
@@ -50,7 +55,16 @@ class About(NamedTuple):
 
 
 def about(name: str) -> About:
-    """What a recipe has in common with the others of its file."""
+    """What a recipe has in common with the others of its file.
+
+    Args:
+        name: of the recipe, as file.function.
+
+    Example:
+        >>> from anymax.recipes import about
+        >>> about("drawn.copy").takes == about("drawn.reverse").takes
+        True
+    """
     module = importlib.import_module(f"{__name__}.{name.partition('.')[0]}")
     title = (module.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
     return About(title, module.TAKES)

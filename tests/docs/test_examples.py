@@ -57,12 +57,15 @@ def test_every_public_name_has_a_summary_and_an_example(folder: str):
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_examples_print_what_they_show(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
     # One of them registers a backend.
     monkeypatch.setattr(backend, "_backends", backend._backends)
     names = documented(folder)
     codes = {name: example(docstring(name, value)) for name, value in names.items()}
-    found = {name: failures(name, code) for name, code in codes.items()}
+    found = {}
+    for name, code in codes.items():
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found[name] = failures(name, code)
     assert "".join(found.values()) == ""
 
 

@@ -45,6 +45,11 @@ class TransformerDecoderConfig:
         max_positions: the most word pieces of a correction.
 
     Correia and Martins 2019.
+
+    Example:
+        >>> from anymax.models import TransformerDecoderConfig
+        >>> TransformerDecoderConfig().body.num_layers
+        12
     """
 
     body: TransformerConfig = field(default_factory=lambda: opennmt_body(768, 12, 12, 3072))
