@@ -95,7 +95,6 @@ def by_class(counts: Tensor, values: str) -> Chart:
     """
     classes, frequent = _most(counts.sum(1), MOST_CLASSES), _most(counts.sum(0), MOST_VALUES)
     cells = [(name, value, int(counts[name, value])) for name in sorted(classes) for value in frequent]
-    cells = [cell for cell in cells if cell[2]]
     totals = counts.sum(1).tolist()
     columns: dict[str, list[Any]] = {
         "class": [str(name) for name, _, _ in cells],
@@ -114,7 +113,7 @@ def by_class(counts: Tensor, values: str) -> Chart:
                 "field": "share",
                 "type": "quantitative",
                 "title": "share of the class",
-                "scale": {"domain": [0, 1], "scheme": "blues"},
+                "scale": {"domain": [0, 1]},
             },
             "tooltip": [
                 {"field": name, "type": "nominal" if name in ("class", "value") else "quantitative"} for name in columns
@@ -218,7 +217,7 @@ def _curve(quantity: str, points: list[tuple[int, float, str]]) -> Chart:
         points=min(Counter(names).values()) <= FEW,
     )
     columns = {"step": steps, "value": values, "measured in": names}
-    note = NOTES.get(quantity, "") or (f"On {of[0]}." if of[0] != "training" else "")
+    note = NOTES.get(quantity, "") or (f"On the {of[0]} split." if of[0] != "training" else "")
     return Chart(title, columns, spec, RECORDS, note, height=LOW)
 
 

@@ -58,7 +58,7 @@ def parts(measured: NextWords, source: str = "") -> list[Part]:
 def _distributions(contexts: Sequence[Context], source: str) -> Chart:
     """A plot of bars for every context, below the words before."""
     rows = [row for number, context in enumerate(contexts, 1) for row in _rows(number, context)]
-    names = ("context", "place", "word", "probability", "is")
+    names = ("context", "place", "word", "probability", "is", "shown")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     most = max((row[3] for row in rows), default=1.0)
     plots = [_bars(number, context, most) for number, context in enumerate(contexts, 1)]
@@ -97,15 +97,20 @@ def _bars(number: int, context: Context, most: float) -> dict[str, Any]:
             {"mark": "bar", "encoding": {"color": colour, "tooltip": tooltip}},
             {
                 "mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 10},
-                "encoding": {"text": {**probability, "format": ".2~%"}},
+                "encoding": {"text": {"field": "shown"}},
             },
         ],
     }
 
 
-def _rows(number: int, context: Context) -> Iterator[tuple[int, int, str, float, str]]:
+def _rows(number: int, context: Context) -> Iterator[tuple[int, int, str, float, str, str]]:
     for place, candidate in enumerate(context.likeliest, 1):
         what = FOLLOWS if candidate.word == context.follows else LIKELY
-        yield number, place, shown_word(candidate.word), candidate.prob, what
+        yield number, place, shown_word(candidate.word), candidate.prob, what, _percent(candidate.prob)
     if context.follows not in {candidate.word for candidate in context.likeliest}:
-        yield number, context.rank, f"{shown_word(context.follows)} (no. {context.rank:,})", context.prob, FOLLOWS
+        shown = f"{_percent(context.prob)}, no. {context.rank:,}"
+        yield number, context.rank, shown_word(context.follows), context.prob, FOLLOWS, shown
+
+
+def _percent(prob: float) -> str:
+    return "< 0.01%" if 0 < prob < 5e-5 else f"{prob:.2%}"
