@@ -116,8 +116,8 @@ def _beside_bigram(perplexity: float, bigram: float) -> str:
     if perplexity < bigram:
         return f"The model beats the bigram: its perplexity is {1 - perplexity / bigram:.0%} lower."
     return (
-        f"The bigram does better: its perplexity is {1 - bigram / perplexity:.0%} lower. More text helps most, and more "
-        "epochs where the loss on the validation split was still falling."
+        f"The bigram does better: its perplexity is {1 - bigram / perplexity:.0%} lower. More text helps most, and "
+        "more epochs where the loss on the validation split was still falling."
     )
 
 
