@@ -5,6 +5,7 @@ comma := ,
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-demo
+DOCS_INSTALLED := $(VENV)/.installed-docs
 PACKAGE_INSTALLED := $(VENV)/.installed-package
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
 # Of Triton's packages there are those for Linux alone.
@@ -15,12 +16,13 @@ ASAN_FOLDER := $(CURDIR)/build/asan
 PIP_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-kernels coverage demo lint format kernels package asan fuzz learn clean
+.PHONY: help test test-kernels coverage demo docs lint format kernels package asan fuzz learn clean
 
 help:
 	@echo "make test      install into .venv, build the kernels, then lint, check types and run the tests"
 	@echo "make test-kernels  every test of every kernel, those of Triton in its interpreter too; takes long"
 	@echo "make demo      install into .venv, build the kernels, then train a language model (about two minutes)"
+	@echo "make docs      install what it needs into .venv, then build the documentation site into build/docs"
 	@echo "make coverage  run the tests and list the lines they miss; takes longer"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff fix and format the code"
@@ -50,6 +52,12 @@ $(DEMO_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
 	@$(INSTALL) -e ".[demo]"
 	@touch $@
 
+# What the site needs: the API reference imports every package with public names, that for Hugging Face too.
+$(DOCS_INSTALLED): pyproject.toml setup.py constraints.txt | $(BIN)/python
+	@echo "Installing anymax and what the site needs into $(VENV); the first time takes a few minutes"
+	@$(INSTALL) -e ".[docs,hf]"
+	@touch $@
+
 # Without a compiler the torch reference serves, so `test` and `demo` continue; with one, a test fails unless the kernels load.
 test: $(INSTALLED)
 	@$(BUILD_KERNELS) || true
@@ -68,6 +76,12 @@ coverage: $(INSTALLED)
 demo: $(DEMO_INSTALLED)
 	@$(BUILD_KERNELS) || true
 	$(BIN)/anymax train
+
+# Needs no network once installed. A warning, as of a link that leads nowhere, is an error.
+docs: $(DOCS_INSTALLED)
+	$(BIN)/sphinx-build -q -W --keep-going -n -d build/doctrees docs build/docs
+	@cp build/docs/README.html build/docs/index.html
+	@echo "Open build/docs/index.html"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -68,14 +68,15 @@ def _folder_of(package: str, name: str) -> str | None:
     if name.startswith("_"):
         return None
     for path in sorted(Path(next(iter(sys.modules[package].__path__))).glob("*/__init__.py")):
-        stub = path.with_suffix(".pyi")
-        if name in (read_stub(stub) if stub.exists() else _listed(path)):
+        if name in listed(path):
             return f"{package}.{path.parent.name}"
     return None
 
 
-def _listed(init: Path) -> list[str]:
-    """The `__all__` of a package that imports its names at once."""
+def listed(init: Path) -> list[str]:
+    """The public names of a package, from its stub or the `__all__` of its `__init__.py`, without running them."""
+    if (stub := init.with_suffix(".pyi")).exists():
+        return list(read_stub(stub))
     for node in ast.parse(init.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(node.value)

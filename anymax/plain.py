@@ -17,7 +17,16 @@ NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a st
 
 
 def as_plain(value: Any) -> Any:
-    """Values that JSON has: a dataclass becomes an object that names its class as "kind", a path a string."""
+    """Values that JSON has: a dataclass becomes an object that names its class as "kind", a path a string.
+
+    Args:
+        value: a dataclass, or what one may hold: numbers, strings, paths, tuples and mappings.
+
+    Example:
+        >>> from anymax.training import Linear, as_plain
+        >>> as_plain(Linear(warmup=100))
+        {'kind': 'Linear', 'warmup': 100, 'minimum': 0.0}
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"kind": type(value).__name__, **fields}
@@ -37,8 +46,14 @@ def from_plain(kind: type[T], values: Any, *, place: str = "", kinds: Kinds | No
 
     Args:
         kind: the dataclass.
+        values: what `as_plain` gave.
         place: what stands before the names of fields in messages.
         kinds: the dataclasses that may stand where a field is of an abstract class.
+
+    Example:
+        >>> from anymax.training import Linear, from_plain
+        >>> from_plain(Linear, {"kind": "Linear", "warmup": 100})
+        Linear(warmup=100, minimum=0.0)
     """
     result: T = _Reader(kinds or {}).read(kind, values, place)
     return result

@@ -12,7 +12,21 @@ __all__ = ["after_training"]
 
 
 def after_training(task: Task, run: Path) -> list[Path]:
-    """Draw the pictures that take a moment, of the analyses that take the run; none without matplotlib."""
+    """Draw the pictures of a finished run that take no more than a moment; none without matplotlib.
+
+    Args:
+        task: with the trained model.
+        run: the folder of the run, where the pictures are drawn.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax import recipes
+        >>> from anymax.analysis import after_training
+        >>> from anymax.training import open_run, train
+        >>> _ = train(recipes.find("latent.ssvae_quick")().toy(), "run")
+        >>> [picture.suffix for picture in after_training(open_run("run").task, Path("run"))]
+        ['.png']
+    """
     from anymax.analysis import latents
     from anymax.display import Figure
 

@@ -1,4 +1,4 @@
-"""Attention by any mapping: fused where it is entmax, by torch's own function where it is softmax.
+"""Attention by any mapping: fused where it is entmax or softmax.
 
 Shapes as in `arguments.py`.
 """
@@ -48,18 +48,26 @@ def attention(
 
         out = mapping(transform(scale query key^T) + attn_mask) value
 
-    Entmax, learned or not, is `entmax_attention`, and softmax torch's own function; every other mapping holds all
+    Entmax, learned or not, is `entmax_attention`, and so is softmax as alpha 1; every other mapping holds all
     scores at once, in float32 for half precision.
 
     Args:
-        query: (..., heads, queries, E); this and all arguments after `mapping` as in `entmax_attention`.
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa: as in `entmax_attention`.
         mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys, called with `mask`, true
             where a query may attend to a key: a function such as `anymax.sparsemax` or a Module over one; by default
             softmax.
         transform: what scores go through before the mask: a function or Module of `anymax.transforms`. `LengthScale`
             multiplies the queries, so that entmax stays fused; others have all scores held at once.
         sink: one more score of each row, whose probability is left out. A mapping to weights that do not depend on each
-            other, as `anymax.sigmoid`, has no use for it.
+            other, as `anymax.sigmoid`, refuses it.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 2, 4, 5, 8)  # each (batch, heads, positions, numbers)
+        >>> anymax.attention.attention(query, key, value, anymax.mappings.softpick, is_causal=True).shape
+        torch.Size([2, 4, 5, 8])
+        >>> gathered = anymax.attention.attention(query, key, value)
+        >>> torch.allclose(gathered, torch.nn.functional.scaled_dot_product_attention(query, key, value), atol=1e-5)
+        True
     """
     check_mapping(mapping, transform, sink)
     inputs, lead = prepare(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

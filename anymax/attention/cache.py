@@ -16,6 +16,14 @@ class KeyValueCache:
 
     Args:
         max_length: number of positions it has room for.
+
+    Example:
+        >>> from anymax.attention import KeyValueCache, MultiHeadAttention
+        >>> layer, cache, vectors = MultiHeadAttention(16, 4), KeyValueCache(max_length=5), torch.randn(2, 5, 16)
+        >>> with torch.no_grad():
+        ...     steps = [layer(vectors[:, i : i + 1], is_causal=True, cache=cache) for i in range(5)]
+        >>> torch.allclose(torch.cat(steps, 1), layer(vectors, is_causal=True), atol=1e-5)
+        True
     """
 
     def __init__(self, max_length: int) -> None:
@@ -84,6 +92,13 @@ class CrossAttentionCache:
         keys: (batch, heads, keys, numbers per head).
         values: as `keys`.
         mask: (batch, 1, 1, keys), true where a key may be attended to; None for everywhere.
+
+    Example:
+        >>> layer = anymax.attention.MultiHeadAttention(16, 4)
+        >>> encoded, query = torch.randn(2, 7, 16), torch.randn(2, 1, 16)
+        >>> cache = layer.precompute(encoded)  # once, for all steps of decoding
+        >>> torch.allclose(layer(query, cache=cache), layer(query, encoded), atol=1e-5)
+        True
     """
 
     def __init__(self, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> None:

@@ -1,7 +1,7 @@
 """Where the heads of a model look, recorded while it runs, without a change to its code.
 
-Whoever calls a layer of attention gets what it gathered and not by which probabilities: torch's fused function and the
-kernels never hold those. So a layer that is watched computes them a second time, beside its result.
+A layer of attention returns what it gathered and not by which probabilities: torch's fused function and the kernels
+never hold those. So a layer that is watched computes them a second time, beside its result.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,9 +20,8 @@ Watch = Callable[[Kind, Tensor], None]
 def capture(model: nn.Module) -> Iterator[dict[Kind, list[Tensor]]]:
     """Record where every head of every layer of attention looks.
 
-        with anymax.attention.capture(model) as weights:
-            model(ids)
-        weights["decoder"][0]  # the first layer: (batch, heads, queries, keys)
+    Gives a dictionary that is filled while the model runs inside the block: for each kind of attention a list of the
+    weights of its layers, each (batch, heads, queries, keys).
 
     Kinds are "encoder", "decoder" (causal, or with a cache) and "cross", as layers are called; of each, layers stand in
     the order in which the model lists its modules. A layer that is called again replaces what it recorded. Weights are
@@ -31,6 +30,13 @@ def capture(model: nn.Module) -> Iterator[dict[Kind, list[Tensor]]]:
 
     Args:
         model: any Module with layers of `MultiHeadAttention` in it, or one itself.
+
+    Example:
+        >>> model = torch.nn.Sequential(anymax.attention.MultiHeadAttention(16, 4), torch.nn.Linear(16, 3))
+        >>> with anymax.attention.capture(model) as weights:
+        ...     logits = model(torch.randn(2, 5, 16))
+        >>> weights["encoder"][0].shape  # the first layer: (batch, heads, queries, keys)
+        torch.Size([2, 4, 5, 5])
     """
     from anymax.attention.multi_head import MultiHeadAttention
 

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """Softmax decides where heads look."""
+    """Softmax decides where heads look.
+
+    Example:
+        >>> config = anymax.attention.SoftmaxConfig()
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping is None
+        True
+    """
 
     def build(self, num_heads: int) -> None:
         """None, which attention takes for softmax and computes in one fused call."""
@@ -29,6 +35,11 @@ class EntmaxConfig:
 
     Args:
         alpha: at least 0; 1 is softmax, 2 is sparsemax.
+
+    Example:
+        >>> config = anymax.attention.EntmaxConfig(alpha=1.5)
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping
+        Entmax(alpha=1.5, dim=-1)
     """
 
     alpha: float = 1.5
@@ -54,6 +65,11 @@ class LearnedEntmaxConfig:
         high: what alphas stay below.
         clamp: the least alpha, below which a head gets no gradient, as 1.01 in the code of Correia et al. 2019; by
             default there is none.
+
+    Example:
+        >>> config = anymax.attention.LearnedEntmaxConfig(initial=1.3)
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping
+        LearnedEntmax(shape=(4, 1, 1), dim=-1, low=1, high=2)
     """
 
     initial: float | None = None
@@ -75,10 +91,15 @@ class LearnedEntmaxConfig:
 
 @dataclass(frozen=True)
 class SigmoidConfig:
-    """A sigmoid decides by itself how much of each position heads gather.
+    """A sigmoid of its score weighs each position, whatever the scores of the others are.
 
     Args:
         bias: what is added to every score; by default -log of the number of positions that may be attended to.
+
+    Example:
+        >>> config = anymax.attention.SigmoidConfig()
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping
+        Sigmoid(bias=None, dim=-1)
     """
 
     bias: float | None = None
@@ -96,10 +117,15 @@ class SigmoidConfig:
 
 @dataclass(frozen=True)
 class RectifiedConfig:
-    """Heads gather by how far scores are above zero, raised to a power.
+    """Rectified scores, raised to a power, weigh the positions, whatever the scores of the others are.
 
     Args:
         power: at least 1.
+
+    Example:
+        >>> config = anymax.attention.RectifiedConfig(power=2.0)
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping
+        Rectified(power=2, dim=-1)
     """
 
     power: float = 1.0
@@ -121,6 +147,11 @@ class SoftpickConfig:
 
     Args:
         eps: above 0, what keeps a row of zeros from being divided by zero.
+
+    Example:
+        >>> config = anymax.attention.SoftpickConfig()
+        >>> anymax.attention.MultiHeadAttention(16, 4, mapping=config.build(num_heads=4)).mapping
+        Softpick(eps=1e-08, dim=-1)
     """
 
     eps: float = 1e-8

@@ -56,6 +56,14 @@ def entmax_attention(
             which gets a gradient. It lets a query attend to nothing.
 
     Correia et al. 2019. The sink: Xiao et al. 2023, and OpenAI 2025.
+
+    Example:
+        >>> query, key, value = torch.randn(3, 2, 4, 5, 8)  # each (batch, heads, positions, numbers)
+        >>> alpha = torch.full((4,), 1.5, requires_grad=True)  # one for each head
+        >>> gathered = anymax.entmax_attention(query, key, value, alpha, is_causal=True)
+        >>> gathered.sum().backward()
+        >>> gathered.shape, alpha.grad.shape
+        (torch.Size([2, 4, 5, 8]), torch.Size([4]))
     """
     inputs, lead = prepare(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if not isinstance(alpha, Tensor):
@@ -69,12 +77,26 @@ def entmax_of_inputs(
 ) -> Tensor:
     """The same for arguments that were checked, alpha too if it is a number."""
     sink_BH = sink_per_head(sink, inputs, lead)
-    # Where the scale is not above zero, torch's function gives NaN to causal queries.
-    if sink_BH is None and not isinstance(alpha, Tensor) and alpha == 1 and inputs.scale > 0:
+    if sink_BH is None and not isinstance(alpha, Tensor) and alpha == 1 and _is_torchs_faster(inputs):
         return softmax_attention(inputs)
     alpha_BH = per_head("alpha", alpha, inputs, lead)
     with without_autocast(inputs.query_BHQE.device.type):
         return _fused(inputs, alpha_BH, sink_BH, draw_seed(inputs))
+
+
+def _is_torchs_faster(inputs: Inputs) -> bool:
+    """Whether softmax is left to torch's own function: on GPUs, in compiled code, and where it is fast on the CPU.
+
+    There it holds all scores where probabilities are dropped, and its backward in half precision is slow.
+    """
+    # Where the scale is not above zero, torch's function gives NaN to causal queries.
+    if inputs.scale <= 0:
+        return False
+    query_BHQE, key_BGKE, value_BGKF, mask = inputs[:4]
+    is_fast = query_BHQE.dtype == computed_in(query_BHQE.dtype) and not inputs.dropout
+    if is_fast or takes_gradient(mask) or not is_plain(query_BHQE, key_BGKE, value_BGKF, mask):
+        return True
+    return not kernel.kernels.choose(query_BHQE).IS_FUSED
 
 
 def _fused(inputs: Inputs, alpha_BH: Tensor, sink_BH: Tensor | None, seed: Tensor | None) -> Tensor:

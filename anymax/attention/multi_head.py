@@ -33,8 +33,8 @@ class MultiHeadAttention(nn.Module):
         num_heads: number of heads, which divides that width.
         mapping: what turns scores (batch, heads, queries, keys) into probabilities over keys: any of anymax's, as
             `anymax.Entmax(1.5)`, `anymax.LearnedEntmax(shape=(num_heads, 1, 1))` for an alpha per head, or a function
-            such as `anymax.topk_sparsemax`. By default softmax, by torch's own function. Entmax is fused like it; what
-            else there is holds all scores at once.
+            such as `anymax.topk_sparsemax`. By default softmax. Entmax is fused like it; every other mapping holds all
+            scores at once.
         dropout: the rate at which probabilities are dropped.
         bias: whether the four linear layers have one.
         kv_dim: width of the given keys and values; by default model_dim.
@@ -50,6 +50,15 @@ class MultiHeadAttention(nn.Module):
 
     Vaswani et al. 2017; with entmax: Correia et al. 2019; num_kv_heads: Ainslie et al. 2023; gate: Qiu et al. 2025;
     sink: Xiao et al. 2023.
+
+    Example:
+        >>> mapping = anymax.LearnedEntmax((4, 1, 1), initial=1.5)  # an alpha for each of 4 heads
+        >>> layer = anymax.attention.MultiHeadAttention(16, 4, mapping=mapping)
+        >>> layer(torch.randn(2, 5, 16), is_causal=True).sum().backward()
+        >>> mapping.pre_alpha.grad.shape
+        torch.Size([4, 1, 1])
+        >>> layer.probs(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 4, 5, 5])
     """
 
     # Set by `capture`.
@@ -303,6 +312,14 @@ def expand_key_mask(key_mask: Tensor) -> Tensor:
     Args:
         key_mask: (batch, keys), true where a key may be attended to, as `ids != padding`. torch's `key_padding_mask`
             is its opposite.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention, expand_key_mask
+        >>> ids = torch.tensor([[5, 7, 3], [4, 0, 0]])  # 0 is padding
+        >>> mask = expand_key_mask(ids != 0)
+        >>> weights = MultiHeadAttention(16, 4).probs(torch.randn(2, 3, 16), mask=mask)
+        >>> weights[1, :, :, 1:].sum().item()
+        0.0
     """
     check_boolean(key_mask, "a key may be attended to")
     if key_mask.dim() != 2:

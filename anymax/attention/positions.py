@@ -18,10 +18,18 @@ def sinusoids(length: int, dim: int, *, start: int = 0, device: torch.device | N
     Frequencies fall geometrically from 1 to 1/10,000, both included.
 
     Args:
+        length: the number of positions.
         dim: even, and at least 4.
         start: the first position.
+        device: where the result is made; by default torch's own.
 
     Vaswani et al. 2017.
+
+    Example:
+        >>> anymax.attention.sinusoids(3, 4).round(decimals=2)
+        tensor([[ 0.0000,  0.0000,  1.0000,  1.0000],
+                [ 0.8400,  0.0000,  0.5400,  1.0000],
+                [ 0.9100,  0.0000, -0.4200,  1.0000]])
     """
     if dim < 4 or dim % 2:
         raise ValueError(f"dim must be even and at least 4 for sinusoids, got {dim}; use rotary positions or none")
@@ -42,6 +50,12 @@ def rotate(vectors: Tensor, *, start: int = 0) -> Tensor:
         start: the first position.
 
     Su et al. 2021.
+
+    Example:
+        >>> query, key = torch.randn(2, 1, 8).expand(2, 6, 8)  # the same vectors at 6 positions
+        >>> products = anymax.attention.rotate(query) @ anymax.attention.rotate(key).T
+        >>> torch.allclose(products[0, 2], products[3, 5], atol=1e-5)  # both are two positions apart
+        True
     """
     length, width = vectors.shape[-2:]
     if width % 2:

@@ -20,7 +20,7 @@ from tyro.conf import Positional, arg
 
 from anymax import checks
 from anymax.checks import check_counts, check_positive
-from anymax.cli import own_file
+from anymax.cli import own_file, subject
 from anymax.cli.console import publish
 from anymax.cli.evaluate import write
 from anymax.cli.progress import Announcer
@@ -148,6 +148,9 @@ def _check(given: Comparison, options: list[str]) -> None:
         raise ValueError(f"one budget must be given at most, got {' and '.join(budgets)}; drop all but one")
     if len(set(given.recipes)) < len(given.recipes):
         raise ValueError(f"recipes must differ from each other, got {' '.join(given.recipes)}")
+    texts = [recipe for recipe in given.recipes if subject.is_text(recipe)]
+    if texts:
+        raise ValueError(f"compare needs recipes, got the text {texts[0]}; name recipes, with --data.path {texts[0]}")
     tasks = {recipe: new_run(recipe, options).config.task for recipe in given.recipes}
     for recipe, task in tasks.items():
         _check_kind(recipe, given, task, tasks[given.recipes[0]])

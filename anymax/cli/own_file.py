@@ -45,9 +45,9 @@ def find(recipe: str) -> Callable[[], RunConfig]:
     module = load(file)
     found = getattr(module, name, None)
     if found is None:
-        functions = {own: value for own, value in vars(module).items() if inspect.isfunction(value)}
-        offered = [own for own, value in functions.items() if value.__module__ == module.__name__]
-        raise ValueError(f"{file} must have {name!r}, got {', '.join(offered) or 'no function'}; name one of those")
+        raise ValueError(
+            f"{file} must have {name!r}, got {', '.join(names_in(file)) or 'no function'}; name one of those"
+        )
 
     def build() -> RunConfig:
         made = found() if callable(found) else found
@@ -61,6 +61,13 @@ def find(recipe: str) -> Callable[[], RunConfig]:
     return build
 
 
+def names_in(file: Path) -> list[str]:
+    """The functions that a file defines."""
+    module = load(file)
+    functions = {own: value for own, value in vars(module).items() if inspect.isfunction(value)}
+    return [own for own, value in functions.items() if value.__module__ == module.__name__]
+
+
 def tasks_of(file: Path) -> tuple[type[TaskConfig], ...]:
     """The tasks that a file defines."""
     found = [value for value in vars(load(file)).values() if isinstance(value, type) and issubclass(value, TaskConfig)]
@@ -69,14 +76,20 @@ def tasks_of(file: Path) -> tuple[type[TaskConfig], ...]:
 
 def take_option(options: Sequence[str]) -> tuple[tuple[type[TaskConfig], ...], list[str]]:
     """The tasks of the file that `--from FILE` names, and the other options."""
+    file, rest = take_value(options, OPTION, "my_task.py")
+    return tasks_of(Path(file)) if file else (), rest
+
+
+def take_value(options: Sequence[str], option: str, example: str) -> tuple[str, list[str]]:
+    """The file that an option names, "" where it is not among them, and the other options."""
     for place, word in enumerate(options):
-        option, _, value = word.partition("=")
-        if option == OPTION:
+        name, _, value = word.partition("=")
+        if name == option:
             given = value or next(iter(options[place + 1 :]), "")
             if not given:
-                raise ValueError(f"{OPTION} must be followed by a file, got nothing; write {OPTION} my_task.py")
-            return tasks_of(Path(given)), [*options[:place], *options[place + (1 if value else 2) :]]
-    return (), list(options)
+                raise ValueError(f"{option} must be followed by a file, got nothing; write {option} {example}")
+            return given, [*options[:place], *options[place + (1 if value else 2) :]]
+    return "", list(options)
 
 
 def load(file: Path) -> ModuleType:

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from anymax.cli.console import Console
 from anymax.cli.progress import Announcer, say
-from anymax.cli.train import DEFAULT_RECIPE
+from anymax.cli.subject import DEFAULT_RECIPE
 from anymax.data.text.config import BPE, Text, Words
 from anymax.data.text.hub import HUB_SETS, bring
 from anymax.data.text.named import NAMED, AbsentCorpus, find_root
@@ -165,6 +165,9 @@ def next_command(text: Text) -> str:
     given = {"corpus": text.corpus, "root": text.root, "path": text.path, "splitting": text.splitting}
     if text.path is not None:
         del given["corpus"]
+    is_own = text.path is not None and not isinstance(text.units, BPE)
+    if is_own:
+        del given["path"]
     if text.encoding != "utf-8":
         given["encoding"] = text.encoding
     recipe = RECIPE_FOR_SUBWORDS if isinstance(text.units, BPE) else DEFAULT_RECIPE
@@ -172,5 +175,5 @@ def next_command(text: Text) -> str:
     changed = {name: value for name, value in vars(text.units).items() if value != getattr(usual, name)}
     given |= {f"units.{name.replace('_', '-')}": value for name, value in changed.items()}
     options = [word for name, value in given.items() if value is not None for word in (f"--data.{name}", value)]
-    named = [] if recipe == DEFAULT_RECIPE else [recipe]
+    named = [str(text.path)] if is_own else [] if recipe == DEFAULT_RECIPE else [recipe]
     return shlex.join(["anymax", "train", *named, *map(str, options)])

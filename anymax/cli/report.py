@@ -68,7 +68,10 @@ def report(arguments: Sequence[str]) -> int:
     from anymax.analysis.report.report import Looks
     from anymax.analysis.report.report import report as page_of
     from anymax.display import document
+    from anymax.display.chart import vega_script
 
+    # What plots need is missing before minutes of work, not after.
+    vega_script()
     looks = Looks(given.split, given.limit, given.texts, given.seed, given.step, lines)
     with Announcer() as announce:
         text = document(page_of(given.runs, looks, tasks, announce=announce)).encode()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 import tyro
 from tyro.conf import Positional, arg
 
-from anymax.cli import own_file
+from anymax.cli import own_file, subject
 from anymax.cli.console import escaping
 from anymax.cli.progress import Announcer, Terminal, say
 from anymax.plain import as_plain, with_absolute_paths
@@ -24,7 +24,6 @@ from anymax.training.task_config import TaskConfig
 if TYPE_CHECKING:
     from anymax.training import Outcome
 
-DEFAULT_RECIPE = "sotu.adaptive_tied"
 RUNS = Path("runs")
 # What a shell reports of a process that Ctrl-C ended.
 INTERRUPTED = 130
@@ -99,11 +98,14 @@ class _Resume:
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Train a recipe, by default a small Transformer on embedded text."""
-    name, options = chosen(*name_and_options(arguments, DEFAULT_RECIPE))
-    given = new_run(name, options)
+    """Train a recipe or a text of your own, by default a small Transformer on embedded text."""
+    tasks, rest = own_file.take_option(arguments)
+    if rest[:1] == [""]:
+        raise ValueError("RECIPE must be named, got ''; anymax recipes lists them")
+    name, options = chosen(*subject.subject_of(*name_and_options(rest, "")))
+    given = new_run(name, options, tasks=tasks, says_what=any(word in HELP for word in options))
     config = with_absolute_paths(given.config)
-    return train_in(given.folder, config, default=RUNS / config.task.run_name(own_file.plain_name(name)))
+    return train_in(given.folder, config, default=RUNS / config.task.run_name(subject.name_of_run(name)))
 
 
 def train_in(folder: Path | None, config: RunConfig, *, default: Path) -> int:
@@ -131,7 +133,7 @@ def chosen(recipe: str, options: list[str]) -> tuple[str, list[str]]:
     """A recipe with the choice that options make of it, as --estimator dense, and the other options."""
     from anymax.recipes import choices, names
 
-    offered = choices(recipe) if not own_file.is_own(recipe) and recipe in names() else None
+    offered = choices(recipe) if recipe in names() else None
     if offered is None:
         return recipe, options
     for place, word in enumerate(options):
@@ -143,13 +145,19 @@ def chosen(recipe: str, options: list[str]) -> tuple[str, list[str]]:
     return recipe, options
 
 
-def new_run(recipe: str, options: list[str]) -> NewRun:
-    """A recipe with the settings that options change."""
-    from anymax.recipes import find
+def new_run(
+    recipe: str, options: list[str], *, tasks: Sequence[type[TaskConfig]] = (), says_what: bool = False
+) -> NewRun:
+    """A recipe, or what else can be trained, with the settings that options change.
 
-    function = own_file.find(recipe) if own_file.is_own(recipe) else find(recipe)
-    config = function().toy() if "--toy" in options else function()
-    return parse(NewRun(settings_of(config, options)), options, f"anymax train {recipe}", function.__doc__ or "")
+    Args:
+        tasks: as in `subject.find`.
+        says_what: whether help begins with what a recipe may be.
+    """
+    function, description = subject.find(recipe, toy="--toy" in options, tasks=tasks)
+    if says_what:
+        description = f"{subject.WHAT}\n\n{recipe}: {description}"
+    return parse(NewRun(settings_of(function(), options)), options, f"anymax train {recipe}", description)
 
 
 def resume(arguments: Sequence[str]) -> int:

@@ -48,7 +48,7 @@ def beam_search(
 
     Args:
         models: one model, or several with the mean of their probabilities.
-        inputs: what `models` start from.
+        inputs: what `models` start from: prompts for language models, sentences and their mask for translators.
         eos: the word that ends a sentence.
         max_length: the most words of a sentence, without <eos>: one number, or one for each row. After that many, only
             <eos> may follow, with the log-probability it has.
@@ -59,6 +59,18 @@ def beam_search(
         banned: words that are never chosen, such as <unk>; the others keep their probabilities.
         stop_when_full: a sentence is also done once `beam` of its hypotheses are finished. With a penalty that is much
             faster, as only a very unlikely beginning is then sure to lose; the result is rarely proven.
+
+    Example:
+        >>> from anymax.decoding import AveragePenalty, beam_search
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> prompts = torch.tensor([[3, 4], [5, 6]])
+        >>> found = beam_search(model, prompts, eos=0, max_length=6, num_best=2, length_penalty=AveragePenalty())
+        >>> [len(hypotheses.ranked) for hypotheses in found]
+        [2, 2]
+        >>> found[0].best.is_finished, found[0].penalty
+        (True, 'average')
     """
     ensemble = Ensemble(models)
     first_B = ensemble.first_words(inputs, eos)
@@ -86,7 +98,19 @@ def greedy(
     min_length: int = 0,
     banned: Collection[int] = (),
 ) -> list[Hypotheses]:
-    """Take the likeliest word at every step: a beam search of one beginning; arguments as there."""
+    """Take the likeliest word at every step: a beam search of one beginning.
+
+    Arguments are those of `beam_search`.
+
+    Example:
+        >>> from anymax.decoding import greedy
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> (found,) = greedy(model, torch.tensor([[3, 4]]), eos=0, max_length=6, min_length=6)
+        >>> len(found.best.words), found.best.is_finished
+        (6, True)
+    """
     return beam_search(models, inputs, eos=eos, max_length=max_length, beam=1, min_length=min_length, banned=banned)
 
 

@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 
 class Hypothesis(NamedTuple):
-    """One sentence that a model may have meant."""
+    """A sentence that decoding found, and its score.
+
+    Example:
+        >>> from anymax.decoding import Hypothesis
+        >>> best = Hypothesis(words=(4, 7, 2), log_prob=-2.0, score=-0.5, is_finished=True)
+        >>> best.words, best.is_finished
+        ((4, 7, 2), True)
+    """
 
     words: tuple[int, ...]
     """Without the <eos> that ends it."""
@@ -29,6 +36,15 @@ class Hypotheses:
             log-probabilities that the search saw: whatever it dropped cannot reach that score.
         margin: the least difference between what was kept and what was dropped in its place, over all decisions; two
             searches whose numbers differ by less find the same.
+
+    Example:
+        >>> from anymax.decoding import beam_search
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> (found,) = beam_search(model, torch.tensor([[3, 4]]), eos=0, max_length=3, num_best=2)
+        >>> found.best is found.ranked[0], found.ranked[0].score >= found.ranked[1].score, found.penalty
+        (True, True, 'none')
     """
 
     ranked: tuple[Hypothesis, ...]
@@ -42,7 +58,13 @@ class Hypotheses:
 
 
 class Agreement(NamedTuple):
-    """How many results of two searches are equal, differ by a tie, and differ without one."""
+    """How many results of two searches are equal, differ by a tie, and differ without one.
+
+    Example:
+        >>> from anymax.decoding import Agreement
+        >>> Agreement(same=998, ties=2, different=0).different
+        0
+    """
 
     same: int
     ties: int
@@ -53,7 +75,19 @@ def agreement(first: Sequence[Hypotheses], second: Sequence[Hypotheses], *, tole
     """Compare two searches over the same inputs, as at two batch sizes or on two devices.
 
     Args:
+        first, second: what the searches found, input by input.
         tolerance: a difference is a tie where either search made a decision by a margin of at most this.
+
+    Example:
+        >>> from anymax.decoding import agreement, greedy
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> prompts = torch.tensor([[3], [4], [5]])
+        >>> together = greedy(model, prompts, eos=0, max_length=4)
+        >>> alone = [greedy(model, prompt[None], eos=0, max_length=4)[0] for prompt in prompts]
+        >>> agreement(together, alone)
+        Agreement(same=3, ties=0, different=0)
     """
     if len(first) != len(second):
         raise ValueError(f"both searches must be over the same inputs, got {len(first)} and {len(second)}")

@@ -15,7 +15,13 @@ from anymax.checks import check_not_negative
 
 @dataclass(frozen=True)
 class NoPenalty:
-    """The score is the log-probability."""
+    """The score is the log-probability.
+
+    Example:
+        >>> from anymax.decoding import NoPenalty
+        >>> -6.0 / NoPenalty().divisor(length=3)
+        -6.0
+    """
 
     name: ClassVar[str] = "none"
 
@@ -25,7 +31,13 @@ class NoPenalty:
 
 @dataclass(frozen=True)
 class AveragePenalty:
-    """The score is the mean of the log-probabilities: their sum divided by the length."""
+    """The score is the mean of the log-probabilities: their sum divided by the length.
+
+    Example:
+        >>> from anymax.decoding import AveragePenalty
+        >>> -6.0 / AveragePenalty().divisor(length=3)
+        -2.0
+    """
 
     name: ClassVar[str] = "average"
 
@@ -41,6 +53,12 @@ class GNMTPenalty:
         alpha: at least 0, where it is no penalty; near 1 it is close to the mean.
 
     Wu et al. 2016.
+
+    Example:
+        >>> from anymax.decoding import GNMTPenalty
+        >>> penalty = GNMTPenalty(alpha=1.0)
+        >>> penalty.name, -6.0 / penalty.divisor(length=7)
+        ('gnmt:1', -3.0)
     """
 
     alpha: float = 0.6

@@ -12,6 +12,19 @@ class Generator(Protocol):
 
     Language models and translators are generators. What they keep, the state, only they need to know; it may be
     changed in place, and is not used again once another was given for it.
+
+    Example:
+        >>> from anymax.decoding import greedy
+        >>> from anymax.vocabulary import FullOutput
+        >>> class Counting:
+        ...     output = FullOutput(5, 5)
+        ...     first_words = lambda self, inputs, eos: inputs
+        ...     start = lambda self, inputs, *, max_length: None
+        ...     reorder = lambda self, state, index: state
+        ...     def next(self, ids, state):  # the vector of the number after each
+        ...         return self.output.table.detach()[(ids + 1) % 5] * 100, state
+        >>> [found.best.words for found in greedy(Counting(), torch.tensor([1, 3]), eos=0, max_length=9)]
+        [(2, 3, 4), (4,)]
     """
 
     @property

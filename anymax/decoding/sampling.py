@@ -40,13 +40,23 @@ def sample(
 
     Args:
         models: one model, or several with the mean of their probabilities.
-        inputs: what `models` start from.
+        inputs: what `models` start from: prompts for language models, sentences and their mask for translators.
         eos: the word that ends a sentence.
         max_length: a sentence of this many words is cut, without <eos>.
         min_length: <eos> is not drawn before this many words.
+        num_samples: sentences for each row.
         temperature, top_k, top_p: as in `generate`.
         banned: words that are never drawn, such as <unk>.
         generator: where the randomness comes from; by default torch's own.
+
+    Example:
+        >>> from anymax.decoding import sample
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> (drawn,) = sample(model, torch.tensor([[3, 4]]), eos=0, max_length=4, num_samples=3, top_k=5)
+        >>> len(drawn), all(hypothesis.log_prob < 0 for hypothesis in drawn)
+        (3, True)
     """
     ensemble = Ensemble(models)
     check_sampling(ensemble.vocabulary_size, temperature, top_k, top_p)
@@ -91,7 +101,21 @@ def draw_next(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One word for every row of `hidden`, (batch, model_dim); the options of `generate`."""
+    """Draw a word for every row of hidden vectors, (batch,).
+
+    Args:
+        output: the output layer.
+        hidden: (batch, model_dim), the vectors it reads.
+        temperature, top_k, top_p, generator: as in `generate`.
+
+    Example:
+        >>> from anymax.decoding import draw_next
+        >>> from anymax.vocabulary import FullOutput
+        >>> output = FullOutput(10, 8)
+        >>> hidden = torch.randn(4, 8)
+        >>> draw_next(output, hidden, top_k=1).equal(output.log_probs(hidden).argmax(-1))
+        True
+    """
     if top_k is None and top_p is None:
         return output.sample(hidden, temperature=temperature, generator=generator)
     best = output.topk(hidden, output.vocabulary_size if top_k is None else top_k)
@@ -139,13 +163,28 @@ def _draw(
             generator=generator,
         )
         return words_R, torch.zeros_like(words_R, dtype=torch.bool)
-    log_probs_RV = ensemble.log_probs(hidden)
+    return draw_allowed(
+        ensemble.log_probs(hidden), barred, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
+    )
+
+
+def draw_allowed(
+    log_probs_RV: Tensor,
+    barred: Sequence[int],
+    *,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """A word for every row that is not barred, and which rows have none left, whose words mean nothing."""
     log_probs_RV[:, barred] = -math.inf
     is_stuck_R = (log_probs_RV == -math.inf).all(1)
     log_probs_RV = log_probs_RV.masked_fill(is_stuck_R[:, None], 0.0)
     if top_k is None and top_p is None:
         return draw(log_probs_RV / temperature, generator), is_stuck_R
-    best = TopK(*log_probs_RV.topk(ensemble.vocabulary_size if top_k is None else top_k))
+    size = log_probs_RV.shape[1]
+    best = TopK(*log_probs_RV.topk(size if top_k is None else min(top_k, size)))
     return _draw_among(best, temperature, top_p, generator), is_stuck_R
 
 

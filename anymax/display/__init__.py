@@ -1,7 +1,7 @@
 """Tables, figures, plots and pages as values: rendered to a terminal, Markdown, HTML and JSON."""
 
 from anymax.display.attention_view import Attended, AttentionView, HeadRow
-from anymax.display.chart import Axis, Chart, bars, lines
+from anymax.display.chart import LOW, Axis, Chart, bars, lines
 from anymax.display.document import document
 from anymax.display.figure import COLOURS, Figure, clean, legend_below
 from anymax.display.page import Bullets, Code, Heading, Notice, Page, Paragraph, Part
@@ -11,6 +11,7 @@ from anymax.display.texts import Line, Marked, Texts, marked
 
 __all__ = [
     "COLOURS",
+    "LOW",
     "Attended",
     "AttentionView",
     "Axis",

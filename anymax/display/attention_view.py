@@ -19,6 +19,12 @@ class Attended:
         weights: a byte for each head, query and key, in this order: 0 is exactly zero, 1 to 255 are the square root of
             the weight in equal steps.
         note: what is not shown, as the rest of a long text.
+
+    Example:
+        >>> from anymax.display import Attended
+        >>> weights = bytes([255, 0, 128, 221])  # 1, 0, 1/4 and 3/4
+        >>> Attended(queries=("a", "b"), keys=("a", "b"), weights=weights).keys
+        ('a', 'b')
     """
 
     queries: tuple[str, ...]
@@ -32,10 +38,17 @@ class HeadRow:
     """A head of the map.
 
     Args:
+        kind: of its attention.
+        layer, number: where it stands, each from 0.
         values: of the measures, by name; None where there is none.
         path: its alpha at the steps of the view.
         order: numbers of examples, those where it is clearest first.
         role: the role it has most of, with its confidence, as a sentence; "" where it has none.
+
+    Example:
+        >>> from anymax.display import HeadRow
+        >>> HeadRow("encoder", layer=0, number=3, values={"alpha": 1.3, "density": 0.4}).values["alpha"]
+        1.3
     """
 
     kind: str
@@ -52,11 +65,24 @@ class AttentionView:
     """Heads by kind and layer, coloured by a measure, and each on examples.
 
     Args:
+        title: above the map.
         kinds: of attention, with what they are called.
         measures: names of `values` with what they mean; the first colours the map at the beginning.
         ranges: of measures that have one of their own, as 0 to 1 of shares; the others go from least to greatest.
+        heads: the rows of the map.
         steps: of the paths.
         examples: each by kind.
+        source: the file that the numbers are from.
+        note: what a reader needs to understand it.
+
+    Example:
+        >>> from anymax.display import Attended, AttentionView, HeadRow
+        >>> head = HeadRow("layer", layer=0, number=0, values={"density": 0.5})
+        >>> shown = Attended(("a", "b"), ("a", "b"), bytes([255, 0, 0, 255]))
+        >>> kinds, measures = {"layer": "self-attention"}, {"density": "share of weights above zero"}
+        >>> view = AttentionView("Heads", kinds, measures, {"density": (0.0, 1.0)}, (head,), (), ({"layer": shown},))
+        >>> view.as_dict()["heads"]
+        [{'kind': 'layer', 'layer': 0, 'number': 0, 'values': {'density': 0.5}}]
     """
 
     title: str

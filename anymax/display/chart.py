@@ -15,13 +15,15 @@ Value = float | int | str | None
 DIGITS = 6
 # Pixels of plots that take half the width of a page.
 LOW = 180
+# Dashes in pixels, on and off, of as many lines as there are colours; they differ in a legend too.
+DASHES = [[1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [3, 5], [10, 2, 2, 2, 2, 2]]
 # What is measured on an axis: numbers, or names in the order they first occur.
 Kind = Literal["quantitative", "nominal", "ordinal"]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plot to look into.
+    """A plot that a browser draws, to zoom and to read values from.
 
     Args:
         title: what it shows.
@@ -31,6 +33,13 @@ class Chart:
         note: what a reader needs to understand it.
         x_choices: headings and columns that may stand on the horizontal axis; the first is there at the beginning.
         height: in pixels.
+
+    Example:
+        >>> from anymax.display import Axis, Chart, lines
+        >>> spec = lines(Axis("step", "step"), Axis("loss", "loss, nats"))
+        >>> chart = Chart("Loss by step", {"step": [1, 2, 3], "loss": [3.0, 2.0, 1.5]}, spec)
+        >>> len(chart), chart.html().startswith("<figure")
+        (3, True)
     """
 
     title: str
@@ -74,8 +83,17 @@ class Axis:
     Args:
         column: whose values.
         title: with the unit.
+        kind: "quantitative" for numbers, "nominal" or "ordinal" for names.
         is_log: in decades instead of equal steps.
         starts_at_zero: whether zero is on it though no value is near.
+        format: of the numbers on the axis, as d3-format writes it, such as .1%.
+        domain: the least and the greatest number on it; by default those of the values.
+        order: of names; by default the order in which they occur.
+
+    Example:
+        >>> from anymax.display import Axis
+        >>> Axis("loss", "loss, nats", is_log=True).encoding()
+        {'field': 'loss', 'type': 'quantitative', 'title': 'loss, nats', 'scale': {'type': 'log'}}
     """
 
     column: str
@@ -102,34 +120,42 @@ class Axis:
 
 
 def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False, band: bool = False) -> dict[str, Any]:
-    """Lines that can be zoomed by the wheel and dragged, with the values under the pointer.
+    """The specification of lines, for a `Chart`, that can be zoomed and dragged, with the values under the pointer.
 
     Args:
+        x, y: the axes.
+        colour: what there is a line of each.
         points: mark the points, as where there are few.
         band: draw the mean of what has one colour at one place, and shade from its least to its greatest.
+
+    Example:
+        >>> from anymax.display import Axis, lines
+        >>> spec = lines(Axis("step", "step"), Axis("loss", "loss, nats"), Axis("run", "run", kind="nominal"))
+        >>> spec["layer"][0]["mark"]["type"], spec["layer"][0]["encoding"]["x"]["field"]
+        ('line', 'step')
     """
-    by_colour = {} if colour is None else {"color": _coloured(colour)}
+    # As lines, not as dots or areas.
+    legend = {"legend": {"symbolType": "stroke", "symbolSize": 700, "symbolOpacity": 1}}
+    by_colour = {} if colour is None else {"color": {**_coloured(colour), **legend}}
     value = y.encoding()
     mean = {**value, "aggregate": "mean"} if band else value
     shown = [{"field": axis.column, "type": axis.kind, "title": axis.title} for axis in (x, y)]
     tooltip = [*([] if colour is None else [{"field": colour.column, "type": colour.kind}]), *shown]
     line: dict[str, Any] = {
-        "mark": {
-            "type": "line",
-            "interpolate": "linear",
-            "strokeWidth": 1.8,
-            "point": {"size": 28} if points else False,
-        },
+        "mark": {"type": "line", "strokeWidth": 1.8},
         "encoding": {"x": x.encoding(), "y": mean, **by_colour, **_dashed(colour)},
     }
     hover = {"name": "hover", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
     # By the wheel alone a reader could not scroll past it.
     zoom = {"name": "zoom", "select": {"type": "interval", "zoom": "wheel![event.ctrlKey]"}, "bind": "scales"}
-    at_pointer = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    seen, size = (
+        {"condition": {"param": "hover", "empty": False, "value": at_pointer}, "value": elsewhere}
+        for at_pointer, elsewhere in ((1, int(points)), (60, 28))
+    )
     dots = {
-        "mark": {"type": "point", "filled": True, "size": 60},
+        "mark": {"type": "point", "filled": True},
         "params": [hover, zoom],
-        "encoding": {"x": x.encoding(), "y": value, **by_colour, "opacity": at_pointer, "tooltip": tooltip},
+        "encoding": {"x": x.encoding(), "y": value, **by_colour, "opacity": seen, "size": size, "tooltip": tooltip},
     }
     least, greatest = {**value, "aggregate": "min"}, {"field": y.column, "aggregate": "max"}
     shade = {
@@ -140,7 +166,19 @@ def lines(x: Axis, y: Axis, colour: Axis | None = None, *, points: bool = False,
 
 
 def bars(x: Axis, y: Axis, colour: Axis | None = None) -> dict[str, Any]:
-    """Bars, side by side where they have colours."""
+    """The specification of bars, for a `Chart`; they stand side by side where they have colours.
+
+    Args:
+        x: what stands below the bars.
+        y: how long they are.
+        colour: what there are bars of side by side.
+
+    Example:
+        >>> from anymax.display import Axis, Chart, bars
+        >>> spec = bars(Axis("mapping", "", kind="nominal"), Axis("bleu", "BLEU"))
+        >>> len(Chart("BLEU by mapping", {"mapping": ["softmax", "entmax"], "bleu": [35.1, 35.4]}, spec))
+        2
+    """
     encoding: dict[str, Any] = {"x": x.encoding(), "y": y.encoding()}
     tooltip = [x, y]
     if colour is not None:
@@ -193,7 +231,7 @@ def _coloured(colour: Axis) -> dict[str, Any]:
         "type": colour.kind,
         "sort": list(colour.order) or None,
         "title": colour.title or None,
-        "legend": {"orient": "bottom", "columns": 3, "labelLimit": 260},
+        "scale": {"domain": list(colour.order)} if colour.order else {},
     }
 
 
@@ -201,9 +239,9 @@ def _dashed(colour: Axis | None) -> dict[str, Any]:
     """Lines of other colours have other dashes too, for eyes that do not tell the colours apart."""
     if colour is None:
         return {}
-    return {
-        "strokeDash": {"field": colour.column, "type": colour.kind, "sort": list(colour.order) or None, "legend": None}
-    }
+    coloured = _coloured(colour)
+    # Of one domain, colours and dashes share a legend.
+    return {"strokeDash": {**coloured, "scale": {**coloured["scale"], "range": DASHES}}}
 
 
 def _short(value: Value) -> Value:

@@ -20,7 +20,14 @@ SCRIPTS: dict[type, str] = {Chart: "chart.js", AttentionView: "attention.js", Te
 
 
 def document(page: Page) -> str:
-    """The page as HTML. Text in it is escaped, whatever it holds."""
+    """The page as one file of HTML that needs no network. Text in it is escaped, whatever it holds.
+
+    Example:
+        >>> from anymax.display import Page, Paragraph, document
+        >>> html = document(Page("A run", (Paragraph("<script> is text here"),)))
+        >>> "&lt;script&gt; is text here" in html
+        True
+    """
     kinds = {type(part) for part in page.parts}
     scripts = ["theme.js", *(script for kind, script in SCRIPTS.items() if kind in kinds)]
     vega = f"<script>{vega_script()}</script>\n" if Chart in kinds else ""

@@ -29,6 +29,13 @@ class Figure:
         draw: called with an empty figure of matplotlib.
         size: width and height in inches.
         data: the numbers that it shows, as plain values for JSON.
+
+    Example:
+        >>> from anymax.display import Figure
+        >>> figure = Figure("A falling line", lambda canvas: canvas.subplots().plot([3, 2, 1]), size=(3, 2))
+        >>> figure.save("falling.png")
+        >>> print(figure.markdown("falling.png"))
+        ![A falling line](falling.png)
     """
 
     title: str
@@ -68,13 +75,38 @@ class Figure:
 
 
 def clean(axes: Axes) -> None:
-    """A light grid, and no frame where nothing is measured."""
+    """Give axes of matplotlib a light grid, and no frame where nothing is measured.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from anymax.display import clean
+        >>> axes = Figure().subplots()
+        >>> clean(axes)
+        >>> axes.spines["top"].get_visible()
+        False
+    """
     axes.grid(axis="y", color="#e9ecef")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def legend_below(canvas: Canvas, axes: Axes, *, columns: int = 8) -> None:
-    """One legend for all panels, that of `axes`, below them."""
+    """Put one legend below all panels of a figure of matplotlib.
+
+    Args:
+        canvas: the figure.
+        axes: the panel whose legend it is.
+        columns: how many names stand beside each other at most.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from anymax.display import legend_below
+        >>> canvas = Figure(layout="constrained")
+        >>> left, right = canvas.subplots(1, 2)
+        >>> _ = left.plot([1, 2], label="softmax"), right.plot([2, 1], label="softmax")
+        >>> legend_below(canvas, left)
+        >>> [text.get_text() for text in canvas.legends[0].get_texts()]
+        ['softmax']
+    """
     handles, labels = axes.get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)

@@ -20,14 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of what follows, of the second level."""
+    """The title of what follows, of the second level.
+
+    Example:
+        >>> from anymax.display import Heading, Page, Paragraph
+        >>> Page("A run", (Heading("Result"), Paragraph("It learned."))).markdown().splitlines()
+        ['# A run', '', '## Result', '', 'It learned.']
+    """
 
     text: str
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or several; dim ones are small print on a terminal."""
+    """A sentence or several; dim ones are small print on a terminal.
+
+    Example:
+        >>> from anymax.display import Page, Paragraph
+        >>> Page("A run", (Paragraph("It took 40 seconds."),)).markdown().splitlines()
+        ['# A run', '', 'It took 40 seconds.']
+    """
 
     text: str
     is_dim: bool = False
@@ -35,21 +47,39 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a reader should know before the rest, as that something went wrong."""
+    """A warning that a reader should see before the rest.
+
+    Example:
+        >>> from anymax.display import Notice, Page
+        >>> Page("A run", (Notice("The loss became infinite at step 40."),)).markdown().splitlines()
+        ['# A run', '', '**The loss became infinite at step 40.**']
+    """
 
     text: str
 
 
 @dataclass(frozen=True)
 class Code:
-    """A command or an output, to be shown as it is."""
+    """A command or an output, to be shown as it is.
+
+    Example:
+        >>> from anymax.display import Code, Page
+        >>> Page("How to resume", (Code("anymax resume runs/demo"),)).markdown().splitlines()
+        ['# How to resume', '', '```', 'anymax resume runs/demo', '```']
+    """
 
     text: str
 
 
 @dataclass(frozen=True)
 class Bullets:
-    """Facts or remarks, one below the other; dim ones are small print on a terminal."""
+    """Facts or remarks, one below the other; dim ones are small print on a terminal.
+
+    Example:
+        >>> from anymax.display import Bullets, Page
+        >>> Page("Facts", (Bullets(("2 layers", "4 heads")),)).markdown().splitlines()
+        ['# Facts', '', '- 2 layers', '- 4 heads']
+    """
 
     texts: tuple[str, ...]
     is_dim: bool = False
@@ -68,6 +98,19 @@ class Page:
         title: of the whole.
         parts: in the order they are read.
         data: what the page was made of, as plain values for JSON.
+
+    Example:
+        >>> from anymax.display import Page, Paragraph, Table
+        >>> page = Page("A run", (Paragraph("Two rows."), Table(("step", "loss"), (("1", "3.2"), ("2", "2.9")))))
+        >>> print(page.markdown())
+        # A run
+        <BLANKLINE>
+        Two rows.
+        <BLANKLINE>
+        | step | loss |
+        |---|---:|
+        | 1 | 3.2 |
+        | 2 | 2.9 |
     """
 
     title: str

@@ -17,6 +17,12 @@ class Picture:
     Args:
         width: how many pixels a row has.
         pixels: a byte for each, row by row; 0 is black.
+
+    Example:
+        >>> from anymax.display import Picture
+        >>> picture = Picture(width=2, pixels=bytes([0, 255, 255, 0]))
+        >>> picture.height, picture.png()[1:4]
+        (2, b'PNG')
     """
 
     width: int
@@ -52,9 +58,17 @@ class Pictures:
     """Images in rows.
 
     Args:
+        title: above the images.
         rows: what each row is, and its images.
         columns: what each column is; empty where they are nothing of their own.
         source: what they were made from.
+        note: what a reader needs to understand them.
+
+    Example:
+        >>> from anymax.display import Picture, Pictures
+        >>> dark, light = (Picture(2, bytes([level] * 4)) for level in (0, 255))
+        >>> Pictures("By class", rows=(("zero", (dark, light)),), columns=("first", "second")).as_dict()["rows"]
+        [{'name': 'zero', 'images': 2}]
     """
 
     title: str

@@ -12,11 +12,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noted:
-    """A cell with something to say beside its value, as its spread or the setting it was measured at.
+    """A cell with a note beside its value, as its spread or the setting it was measured at.
 
     Args:
         text: the value.
         note: shown dimmed after it, in Markdown as code.
+
+    Example:
+        >>> from anymax.display import Noted, Table
+        >>> print(Table(("model", "loss"), (("softmax", Noted("4.61", "± 0.02")),)).markdown())
+        | model | loss |
+        |---|---:|
+        | softmax | 4.61 `± 0.02` |
     """
 
     text: str
@@ -25,7 +32,15 @@ class Noted:
 
 @dataclass(frozen=True)
 class Styled:
-    """A cell with a style on terminals, as "bold yellow"; elsewhere it is plain text."""
+    """A cell with a style on terminals, as "bold yellow"; elsewhere it is plain text.
+
+    Example:
+        >>> from anymax.display import Styled, Table
+        >>> print(Table(("check", "result"), (("kernels", Styled("missing", "bold yellow")),)).markdown())
+        | check | result |
+        |---|---:|
+        | kernels | missing |
+    """
 
     text: str
     style: str
@@ -33,7 +48,16 @@ class Styled:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading among the rows, which holds until the next."""
+    """A heading among the rows, which holds until the next.
+
+    Example:
+        >>> from anymax.display import Section, Table
+        >>> print(Table(("head", "alpha"), (Section("layer 0"), ("head 0", "1.31"))).markdown())
+        | head | alpha |
+        |---|---:|
+        | **layer 0** |  |
+        | head 0 | 1.31 |
+    """
 
     name: str
 
@@ -53,6 +77,15 @@ class Table:
         text_columns: headings of further columns to align to the left, as sentences and names of files.
         is_grid: show the rows on a terminal without headings and rules.
         source: the file that the values are from, below the table on a page.
+
+    Example:
+        >>> from anymax.display import Table
+        >>> table = Table(("mapping", "BLEU"), (("softmax", "35.1"), ("entmax", "35.4")))
+        >>> print(table.markdown())
+        | mapping | BLEU |
+        |---|---:|
+        | softmax | 35.1 |
+        | entmax | 35.4 |
     """
 
     columns: tuple[str, ...]

@@ -14,6 +14,12 @@ class Marked:
 
     Args:
         parts: texts, and whether each is marked; one after the other they are the whole.
+
+    Example:
+        >>> from anymax.display import Marked
+        >>> text = Marked((("the", False), (" ", False), ("dog", True)))
+        >>> text.text, text.html()
+        ('the dog', 'the <mark>dog</mark>')
     """
 
     parts: tuple[tuple[str, bool], ...]
@@ -27,7 +33,13 @@ class Marked:
 
 
 def marked(text: str, beside: str) -> Marked:
-    """A text whose words are marked where another text, word by word, has others; the spaces between them are kept."""
+    """A text whose words are marked where another text, word by word, has others; the spaces between them are kept.
+
+    Example:
+        >>> from anymax.display import marked
+        >>> marked("the cat barks", beside="the dog barks").html()
+        'the <mark>cat</mark> barks'
+    """
     words, others = text.split(" "), beside.split(" ")
     parts: list[tuple[str, bool]] = []
     for what, begin, end, _, _ in difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
@@ -40,11 +52,16 @@ def marked(text: str, beside: str) -> Marked:
 
 @dataclass(frozen=True)
 class Line:
-    """What belongs to one example.
+    """The texts of one example.
 
     Args:
         texts: one for each heading.
         score: how well it went; None where nothing is measured of it.
+
+    Example:
+        >>> from anymax.display import Line, marked
+        >>> Line(("der Hund", marked("a dog", beside="the dog")), score=42.0).score
+        42.0
     """
 
     texts: tuple[str | Marked, ...]
@@ -56,9 +73,19 @@ class Texts:
     """Examples with their texts, to be searched and sorted.
 
     Args:
+        title: above the examples.
         headings: of the texts.
+        lines: the examples.
         score: what the scores of lines are; "" where they have none.
         source: what the texts were made from.
+        note: what a reader needs to understand them.
+
+    Example:
+        >>> from anymax.display import Line, Texts, marked
+        >>> line = Line(("the dog barks", marked("the cat barks", beside="the dog barks")), score=61.0)
+        >>> texts = Texts("Translations", ("reference", "translation"), (line,), score="chrF")
+        >>> "<mark>cat</mark>" in texts.html()
+        True
     """
 
     title: str

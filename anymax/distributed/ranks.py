@@ -38,6 +38,13 @@ class Ranks:
         world_size: how many processes there are.
         local_rank: from 0, on this machine.
         device: where this process computes.
+
+    Example:
+        >>> from anymax.training import Ranks
+        >>> Ranks().is_first, Ranks().sum([1, 2])
+        (True, [1.0, 2.0])
+        >>> Ranks(rank=1, world_size=2).share_rows(torch.arange(5))
+        tensor([3, 4])
     """
 
     rank: int = 0
@@ -117,6 +124,15 @@ def joined(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[Ranks]:
     """Be one of torchrun's processes while the block runs, or the only one where torchrun did not start it.
 
     A process group that is there already is used and stays.
+
+    Args:
+        device: where to compute; "auto" takes a GPU where there is one.
+
+    Example:
+        >>> from anymax.training import joined
+        >>> with joined("cpu") as ranks:  # under torchrun, one of several
+        ...     print(ranks.rank, ranks.world_size)
+        0 1
     """
     if dist.is_initialized():
         local_rank = int(os.environ.get("LOCAL_RANK", 0))

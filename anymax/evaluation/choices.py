@@ -32,6 +32,14 @@ class Choices:
         epsilon: what `epsilon_perplexity` adds to every probability.
         epsilon_perplexity: the exponential of the mean of -log((p + epsilon) / (1 + epsilon V)), with p the probability
             of the right word among V; finite whatever is zero, and no perplexity: another epsilon gives another number.
+
+    Example:
+        >>> from anymax.evaluation import ChoiceCounter
+        >>> counter = ChoiceCounter()
+        >>> counter.add(torch.tensor([2]), torch.tensor([[0.5, 0.5, 0.0]]).log())
+        >>> choices = counter.choices()
+        >>> choices.ties, choices.zero_targets
+        (1.0, 1.0)
     """
 
     num_tokens: int
@@ -76,6 +84,15 @@ def measure_choices(
         epsilon: added to every probability for `epsilon_perplexity`.
 
     Martins et al. 2020.
+
+    Example:
+        >>> from anymax.evaluation import Windows, measure_choices
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> choices = measure_choices(model, torch.randint(10, (20,)), Windows(8), eos=0)
+        >>> choices.num_tokens, choices.support  # a softmax leaves no word out
+        (20, 10.0)
     """
     counter = ChoiceCounter(epsilon)
     for part in predictions(model, tokens, windows, eos=eos, read=read, progress=progress):
@@ -84,7 +101,19 @@ def measure_choices(
 
 
 class ChoiceCounter:
-    """Adds up the measures of `Choices` while predictions come."""
+    """Adds up the measures of `Choices` while a text is predicted, a few tokens at a time.
+
+    Args:
+        epsilon: what `Choices.epsilon_perplexity` adds to every probability.
+
+    Example:
+        >>> from anymax.evaluation import ChoiceCounter
+        >>> counter = ChoiceCounter()
+        >>> probs = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+        >>> counter.add(torch.tensor([0, 1]), probs.log())
+        >>> counter.choices().support, counter.choices().accuracy
+        (1.5, 0.75)
+    """
 
     def __init__(self, epsilon: float = EPSILON) -> None:
         if not 0 < epsilon < math.inf:

@@ -32,6 +32,11 @@ class Bin:
         num_words: how many words of the scored text fall into it.
         share: of all its words.
         loss: the mean over them, None where there are none.
+
+    Example:
+        >>> from anymax.evaluation import Bin
+        >>> Bin(above=100, most=1000, num_words=50, share=0.25, loss=5.3).label
+        '1K'
     """
 
     above: int | None
@@ -55,6 +60,15 @@ class FrequencyTable:
     Args:
         by_word: by the training count of the word that was predicted.
         by_previous: by that of the word before it; before the first word stands "<eos>".
+
+    Example:
+        >>> from anymax.evaluation import LossByFrequency, Scored
+        >>> words, counts = torch.tensor([2, 3, 0]), [9, 0, 500, 20]
+        >>> by_frequency = LossByFrequency(words, counts, eos=0, edges=(10, 100))
+        >>> by_frequency.add(Scored(0, words, losses=torch.tensor([1.0, 4.0, 2.0])))
+        >>> table = by_frequency.table()
+        >>> [(bin.label, bin.loss) for bin in table.by_word]
+        [('10', 2.0), ('100', 4.0), ('100+', 1.0)]
     """
 
     by_word: tuple[Bin, ...]
@@ -80,10 +94,6 @@ class FrequencyTable:
 class LossByFrequency:
     """Adds up losses by training frequency while a text is scored.
 
-        by_frequency = LossByFrequency(tokens, lexicon.counts, eos=lexicon.eos)
-        result = perplexity(model, tokens, Windows(512), eos=lexicon.eos, each=by_frequency.add)
-        table = by_frequency.table()
-
     Where tokens are subwords, the loss of a word is the sum over them, and its frequency that of the word: give the
     text a second time as words.
 
@@ -96,6 +106,17 @@ class LossByFrequency:
         edges: the largest count of every bin but the last.
 
     Baevski and Auli 2019, figures 2 to 5.
+
+    Example:
+        >>> from anymax.evaluation import LossByFrequency, Windows, perplexity
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(4, 8), FullOutput(4, 8), LSTMConfig(8, 8))
+        >>> tokens, counts = torch.tensor([2, 3, 0, 2, 2, 0]), [30, 0, 500, 20]
+        >>> by_frequency = LossByFrequency(tokens, counts, eos=0, edges=(100,))
+        >>> _ = perplexity(model, tokens, Windows(4), eos=0, each=by_frequency.add)
+        >>> [bin.num_words for bin in by_frequency.table().by_word]
+        [3, 3]
     """
 
     def __init__(

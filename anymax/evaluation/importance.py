@@ -22,11 +22,20 @@ def log_likelihood(
     bit-vectors no probability, so its support is summed exactly and the others are sampled from the prior.
 
     Args:
+        latent: the distribution over the bit-vectors of each image.
         distortion: the negative log-likelihood of pairs of a bit-vector and an image.
         num_samples: of each image.
         reject: samples from the prior that hit the support count nothing, as the support is summed already; False
             counts them twice, as the published code does.
         at_once: how many pairs are evaluated at the same time.
+
+    Example:
+        >>> from anymax.evaluation import log_likelihood
+        >>> from anymax.latent import BitVector
+        >>> latent = BitVector(torch.zeros(2, 3))  # of two images, three bits each
+        >>> certain = lambda bits, example: torch.zeros(len(bits))  # every code gives the image probability 1
+        >>> log_likelihood(latent, certain, num_samples=5).exp().round(decimals=3)
+        tensor([1., 1.])
     """
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}")

@@ -6,7 +6,7 @@ Shapes: V words, P pairs of words that differ, G groups of words.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,15 +51,33 @@ class NGram(ABC):
             yield Scored(start, words, -self.probs(previous, words).log())
             start += len(words)
 
-    def perplexity(self, tokens: Tensor, *, unit: Unit = "word", ends_word: Tensor | None = None) -> Perplexity:
+    def perplexity(
+        self,
+        tokens: Tensor,
+        *,
+        unit: Unit = "word",
+        ends_word: Tensor | None = None,
+        each: Callable[[Scored], None] | None = None,
+    ) -> Perplexity:
         """The perplexity of a stream; arguments as in `anymax.evaluation.perplexity`."""
         check_words(tokens, self.eos, unit, ends_word)
-        sums = add_up(self.token_losses(tokens), ends_word=ends_word)
+        sums = add_up(self.token_losses(tokens), ends_word=ends_word, each=each)
         return Perplexity(sums.loss / sums.num_units, unit, sums.num_units, sums.num_tokens, self.block)
 
 
 class Unigram(NGram):
-    """Every word by its count plus one, whatever stands before it. Made by `unigram`."""
+    """A model that gives every word its share of a text, whatever stands before it. Made by `unigram`.
+
+    Args:
+        counts_V: how often each word occurs; one is added to every count.
+        eos: the id that ends a sentence.
+
+    Example:
+        >>> from anymax.evaluation import unigram
+        >>> counted = unigram(torch.tensor([2, 2, 2, 0]), size=4)
+        >>> counted.probs_V.tolist()
+        [0.25, 0.125, 0.5, 0.125]
+    """
 
     def __init__(self, counts_V: Tensor, eos: int) -> None:
         super().__init__(len(counts_V), eos, block=0)
@@ -76,9 +94,19 @@ class InterpolatedBigram(NGram):
         p(word | previous) = share(previous) * count(previous, word) / count(previous) + (1 - share(previous)) * p(word)
 
     Args:
+        unigram: the probabilities that the pairs are mixed with.
+        pairs: how often each pair of words occurs.
         shares_G: the share of every group of previous words.
         edges: where groups begin, as counts of the previous word; the first begins at 1.
         history: the loss of the text it was fitted on, in nats per token, before the fit and after each step of it.
+
+    Example:
+        >>> from anymax.evaluation import interpolated_bigram
+        >>> train, valid = torch.tensor([2, 3, 0, 2, 3, 0, 2, 2, 0]), torch.tensor([2, 3, 0])
+        >>> bigram = interpolated_bigram(train, valid, size=4, edges=())
+        >>> after_2 = bigram.probs(torch.full((4,), 2), torch.arange(4))
+        >>> round(after_2.sum().item(), 6), after_2.argmax().item()
+        (1.0, 3)
     """
 
     def __init__(
@@ -106,6 +134,12 @@ def unigram(train_tokens: Tensor, size: int, *, eos: int = 0) -> Unigram:
         train_tokens: the stream to count, one dimension of integers; may be mapped from a file.
         size: how many words the lexicon has.
         eos: the id that ends a sentence; a lexicon has it at 0 unless it was made otherwise.
+
+    Example:
+        >>> from anymax.evaluation import unigram
+        >>> counted = unigram(torch.tensor([2, 2, 2, 0]), size=4)
+        >>> round(counted.perplexity(torch.tensor([2, 0])).perplexity, 3)
+        2.828
     """
     check_stream(train_tokens)
     check_counts(size=size)
@@ -134,6 +168,13 @@ def interpolated_bigram(
         edges: the counts of previous words at which a new group begins; () is a single group.
 
     Jelinek and Mercer 1980.
+
+    Example:
+        >>> from anymax.evaluation import interpolated_bigram, unigram
+        >>> train, valid = torch.tensor([2, 3, 0] * 10), torch.tensor([2, 3, 0])
+        >>> bigram = interpolated_bigram(train, valid, size=4)
+        >>> bigram.perplexity(valid).loss < unigram(train, size=4).perplexity(valid).loss
+        True
     """
     check_stream(valid_tokens)
     if list(edges) != sorted(set(edges)):

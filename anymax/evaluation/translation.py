@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # How BLEU cuts sentences into words: "13a" for text as it is written, "none" for words separated by spaces.
 Tokenize = Literal["13a", "none", "intl", "char", "zh"]
 NUM_SAMPLES = 1000
+# Of the scores, as they are shown.
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,14 @@ class Score:
     """A score of a corpus from 0 to 100 (TER may lie above), and what it depends on.
 
     Args:
+        value: the score.
         signature: sacrebleu's, to be printed beside the score.
+
+    Example:
+        >>> from anymax.evaluation import score_translations
+        >>> score = score_translations(["the cat sat on the mat"], ["the cat sat on the mat"])["bleu"]
+        >>> round(score.value, 1), "tok:13a" in score.signature
+        (100.0, True)
     """
 
     value: float
@@ -36,10 +45,19 @@ class Difference:
     """How a system differs from the first one, by paired bootstrap resampling of sentences.
 
     Args:
+        system: its name.
         value: the system's score.
         mean, interval: of its scores over samples: the mean, and half the width that holds 95 percent.
         p_value: the share of samples whose difference from the first is at least as far from its mean as the difference
             measured is from zero; small where luck with sentences does not explain it. None for the first system.
+
+    Example:
+        >>> from anymax.evaluation import paired_bootstrap
+        >>> references = ["the cat sat on the mat", "a dog ran to the park"]
+        >>> systems = {"first": references, "second": ["the cat sat on a mat", "a dog went to the park"]}
+        >>> first, second = paired_bootstrap(systems, references, num_samples=20)
+        >>> first.p_value, second.value < first.value
+        (None, True)
     """
 
     system: str
@@ -63,6 +81,12 @@ def score_translations(
         references: as many sentences; or several such lists, each a whole set of references.
         tokenize: how BLEU finds words. chrF reads characters, TER words separated by spaces.
         lowercase: whether case is ignored, by all three.
+
+    Example:
+        >>> from anymax.evaluation import score_translations
+        >>> scores = score_translations(["the cat sat on a mat"], ["the cat sat on the mat"])
+        >>> {name: round(score.value, 1) for name, score in scores.items()}
+        {'bleu': 53.7, 'chrf': 66.0, 'ter': 16.7}
     """
     sets = check_references(hypotheses, references)
     scores = {}
@@ -95,14 +119,23 @@ def paired_bootstrap(
     *,
     tokenize: Tokenize = "13a",
     lowercase: bool = False,
+    metric: Literal["bleu", "chrf", "ter"] = "bleu",
     num_samples: int = NUM_SAMPLES,
 ) -> list[Difference]:
-    """BLEU of systems on the same sentences, and whether each differs from the first by more than luck. Koehn 2004.
+    """A score of systems on the same sentences, and whether each differs from the first by more than luck. Koehn 2004.
 
     Args:
         systems: hypotheses by the name of the system; the first is what the others are compared with.
         references, tokenize, lowercase: as in `score_translations`.
+        metric: what is compared; of TER less is better.
         num_samples: how often sentences are drawn.
+
+    Example:
+        >>> from anymax.evaluation import paired_bootstrap
+        >>> references = ["the cat sat on the mat", "a dog ran to the park"]
+        >>> systems = {"first": references, "second": ["the cat sat on a mat", "a dog went to the park"]}
+        >>> [(found.system, round(found.value)) for found in paired_bootstrap(systems, references, num_samples=20)]
+        [('first', 100), ('second', 42)]
     """
     from sacrebleu.significance import PairedTest
 
@@ -111,10 +144,9 @@ def paired_bootstrap(
         raise ValueError(f"systems must be two at least to be compared, got {', '.join(systems) or 'none'}")
     for hypotheses in systems.values():
         sets = check_references(hypotheses, references)
-    metric = _metrics(tokenize, lowercase)["bleu"]
     test = PairedTest(
         [(name, list(hypotheses)) for name, hypotheses in systems.items()],
-        {"BLEU": metric},
+        {metric: _metrics(tokenize, lowercase)[metric]},
         sets,
         test_type="bs",
         n_samples=num_samples,

@@ -25,6 +25,15 @@ def from_pretrained(cls: type, path: str | os.PathLike[str], **options: Any) -> 
         cls: a class of transformers: of a model, as LlamaForCausalLM, or an automatic one, as AutoModelForCausalLM.
         path: a folder, or the name of a model on the hub.
         options: what `cls.from_pretrained` takes.
+
+    Example:
+        >>> from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
+        >>> anymax.hf.use_entmax(model, "learned", initial=1.5).save_pretrained("sparse-llama")
+        >>> model = anymax.hf.from_pretrained(AutoModelForCausalLM, "sparse-llama")
+        >>> anymax.hf.alphas(model)
+        {'model.layers.0.self_attn': tensor([1.5000, 1.5000])}
     """
     _check(cls, options)
     if issubclass(cls, _BaseAutoModelClass):

@@ -39,6 +39,16 @@ def use_entmax(
         high: what learned alphas stay below; by default 2.
 
     Returns the same model.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
+        >>> model = anymax.hf.use_entmax(model, "learned")
+        >>> ids = torch.tensor([[1, 2, 3]])
+        >>> model(input_ids=ids, labels=ids).loss.backward()
+        >>> model.model.layers[0].self_attn.entmax.pre_alpha.grad.shape
+        torch.Size([2])
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
@@ -50,7 +60,18 @@ def use_entmax(
 
 
 def alphas(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The alpha of every head, (heads,), by the name of the attention module, whether learned or not."""
+    """The alpha of every head, (heads,), by the name of the attention module, whether learned or not.
+
+    Args:
+        model: a model of transformers that `use_entmax` changed; others have none.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
+        >>> anymax.hf.alphas(anymax.hf.use_entmax(model, "learned", initial=1.5))
+        {'model.layers.0.self_attn': tensor([1.5000, 1.5000])}
+    """
     found = {}
     for name, module in attention_modules(model).items():
         if module.config._attn_implementation == ENTMAX:

@@ -64,9 +64,17 @@ def register_backend(
     serves.
 
     Args:
-        modules: by operator, which is one of "attention", "cross_entropy", "dropout", "entmax", "matmul" and "plif".
+        name: a new name.
+        modules: their paths by operator: "attention", "cross_entropy", "dropout", "entmax", "matmul" or "plif".
         before: the backend that it is preferred to; all by default.
         devices: the types of device it is for, such as "cuda"; for other tensors it is only imported by name.
+
+    Example:
+        >>> modules = {"entmax": "anymax.kernels.entmax.reference"}  # here your own module
+        >>> anymax.kernels.register_backend("mine", modules, before="reference", devices=["cuda"])
+        >>> with anymax.use_backend("mine"):
+        ...     anymax.sparsemax(torch.tensor([2.0, 1.5, 0.5]))
+        tensor([0.7500, 0.2500, 0.0000])
     """
     global _backends
     if name in _backends:
@@ -94,6 +102,11 @@ def use_backend(name: str) -> Iterator[None]:
     Args:
         name: "native" (C++ on the CPU), "triton" (GPUs), "reference" (torch, every device) or a backend that was
             registered. A named backend never falls back: where it cannot run, the call raises.
+
+    Example:
+        >>> with anymax.use_backend("reference"):
+        ...     anymax.sparsemax(torch.tensor([2.0, 1.5, 0.5]))
+        tensor([0.7500, 0.2500, 0.0000])
     """
     if name not in _backends:
         raise ValueError(f"backend must be one of {', '.join(_backends)}, got {name!r}")

@@ -24,7 +24,14 @@ class BitMapping(Protocol):
 
 @dataclass(frozen=True)
 class Independent:
-    """Every bit is on with the probability sigmoid(score), whatever the others are."""
+    """Every bit is on with the probability sigmoid(score), whatever the others are.
+
+    Example:
+        >>> from anymax.latent import BitVector, Independent
+        >>> latent = BitVector(torch.tensor([[0.0, 2.0]]), Independent())
+        >>> latent.log_prob(torch.tensor([[1.0, 1.0]])).exp()
+        tensor([0.4404])
+    """
 
     def distribution(self, scores: Tensor) -> BitDistribution:
         return IndependentBits(scores)
@@ -36,7 +43,18 @@ class TopKSparsemax:
 
     Where fewer than k end above zero, it is sparsemax over all bit-vectors: `BitVector.is_exact` checks this.
 
+    Args:
+        k: number of bit-vectors, at least 1.
+
     Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import BitVector, TopKSparsemax
+        >>> support = BitVector(torch.tensor([[1.0, -0.2, 0.3]]), TopKSparsemax(k=4)).support()
+        >>> support.values, support.probs
+        (tensor([[1., 0., 1.],
+                [1., 1., 1.],
+                [1., 0., 0.]]), tensor([0.5000, 0.3000, 0.2000]))
     """
 
     k: int
@@ -65,6 +83,14 @@ class SparseMap:
             `anymax.structured.sparsemap`; the expected loss depends on it. By default the polytope's own.
 
     Niculae et al. 2018, Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import BitVector, SparseMap
+        >>> from anymax.structured import Budget
+        >>> support = BitVector(torch.tensor([[2.0, 1.0, 0.7, -1.0]]), SparseMap(Budget(k=2))).support()
+        >>> support.values, support.probs
+        (tensor([[1., 1., 0., 0.],
+                [1., 0., 1., 0.]]), tensor([0.5750, 0.4250]))
     """
 
     polytope: Polytope = field(default_factory=Bits)
@@ -90,6 +116,15 @@ class BitVector(Latent):
         scores: (*batch, bits).
         mapping: `Independent()` draws each bit by itself; `TopKSparsemax(k)` and `SparseMap(polytope)` leave a few
             bit-vectors with all the probability, which a sparse marginal sums exactly.
+
+    Example:
+        >>> from anymax.latent import BitVector, SparseMarginal, TopKSparsemax
+        >>> scores = torch.tensor([[1.0, -0.2, 0.3]], requires_grad=True)
+        >>> latent = BitVector(scores, TopKSparsemax(k=4))
+        >>> found = SparseMarginal()(latent, lambda bits, example: bits.sum(-1))  # the loss is the number of bits
+        >>> found.surrogate.mean().backward()
+        >>> found.loss, found.calls, latent.is_exact()
+        (tensor([2.1000]), tensor([3]), tensor([True]))
     """
 
     def __init__(self, scores: Tensor, mapping: BitMapping = INDEPENDENT) -> None:

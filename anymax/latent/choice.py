@@ -24,6 +24,16 @@ class Choice(Latent):
         mapping: from scores to probabilities along the last dimension: a function of anymax such as `sparsemax`, a
             Module such as `Entmax(1.5)`, or `partial(topk_sparsemax, k=10)`. Where it gives zeros, the choices it
             leaves out cost a sparse marginal nothing.
+
+    Example:
+        >>> from anymax.latent import Choice, SparseMarginal
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5, -1.0]], requires_grad=True)
+        >>> latent = Choice(scores, anymax.sparsemax)
+        >>> latent.sample().shape
+        torch.Size([1, 4])
+        >>> found = SparseMarginal()(latent, lambda choice, example: choice @ torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        >>> found.loss, found.calls  # the loss was evaluated for two choices
+        (tensor([1.2500]), tensor([2]))
     """
 
     def __init__(self, scores: Tensor, mapping: Callable[[Tensor], Tensor] = softmax) -> None:

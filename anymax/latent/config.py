@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DenseMarginalConfig:
-    """The exact sum over all values."""
+    """The exact sum over all values.
+
+    Example:
+        >>> anymax.latent.DenseMarginalConfig().build(context_size=8)
+        DenseMarginal()
+    """
 
     def build(self, context_size: int) -> DenseMarginal:
         """The estimator, for contexts of `context_size` numbers."""
@@ -36,7 +41,12 @@ class DenseMarginalConfig:
 
 @dataclass(frozen=True)
 class SparseMarginalConfig:
-    """The exact sum over the values that have a probability above zero."""
+    """The exact sum over the values that have a probability above zero.
+
+    Example:
+        >>> anymax.latent.SparseMarginalConfig().build(context_size=8)
+        SparseMarginal()
+    """
 
     def build(self, context_size: int) -> SparseMarginal:
         """The estimator, for contexts of `context_size` numbers."""
@@ -52,6 +62,10 @@ class ScoreFunctionConfig:
     Args:
         baseline: taken off the loss: the mean of losses before, or the loss of a second sample.
         published: let gradients flow into the second sample's loss.
+
+    Example:
+        >>> anymax.latent.ScoreFunctionConfig("average").build(context_size=8).baseline
+        'average'
     """
 
     baseline: Literal["average", "sample"] | None = None
@@ -71,6 +85,10 @@ class NVILConfig:
 
     Args:
         hidden: the width of the network's three layers.
+
+    Example:
+        >>> anymax.latent.NVILConfig(hidden=16).build(context_size=8).baseline[0]
+        Linear(in_features=8, out_features=16, bias=True)
     """
 
     hidden: int = 512
@@ -87,9 +105,16 @@ class GumbelConfig:
     """One relaxed sample, whose temperature falls with the steps: max(floor, exp(-rate * steps)).
 
     Args:
+        rate: how fast the temperature falls, per step.
         hard: the value is discrete, the gradient that of the relaxed one (straight-through).
+        floor: the least temperature.
         every: steps from one temperature to the next.
         published: evaluate at relaxed samples too; where `hard`, bits are the most likely ones and not a sample.
+
+    Example:
+        >>> estimator = anymax.latent.GumbelConfig(rate=1e-4, hard=True).build(context_size=8)
+        >>> type(estimator).__name__, estimator.temperature
+        ('StraightThroughGumbel', 1.0)
     """
 
     rate: float
@@ -115,6 +140,10 @@ class SumAndSampleConfig:
     Args:
         top: number of values that are summed.
         baseline: taken off the loss of the sample: the mean of losses before.
+
+    Example:
+        >>> anymax.latent.SumAndSampleConfig(top=3).build(context_size=8)
+        SumAndSample(top=3, baseline=None)
     """
 
     top: int = 1
@@ -135,7 +164,12 @@ EstimatorConfig = (
 
 @dataclass(frozen=True)
 class IndependentConfig:
-    """Every bit by itself."""
+    """Every bit by itself.
+
+    Example:
+        >>> anymax.latent.IndependentConfig().build()
+        Independent()
+    """
 
     def build(self) -> Independent:
         """The mapping."""
@@ -150,7 +184,15 @@ class IndependentConfig:
 
 @dataclass(frozen=True)
 class TopKSparsemaxConfig:
-    """Sparsemax over the k best bit-vectors."""
+    """Sparsemax over the k best bit-vectors.
+
+    Args:
+        k: number of bit-vectors.
+
+    Example:
+        >>> anymax.latent.TopKSparsemaxConfig(k=10).build()
+        TopKSparsemax(k=10)
+    """
 
     k: int
 
@@ -173,6 +215,10 @@ class SparseMapConfig:
         budget: the most bits that may be on; None leaves all.
         decomposition: how marginals become a mean of bit-vectors; None takes what fits: chain, or systematic with a
             budget.
+
+    Example:
+        >>> anymax.latent.SparseMapConfig(budget=2).build()
+        SparseMap(polytope=Budget(k=2, symmetric=True), decomposition=None)
     """
 
     budget: int | None = None

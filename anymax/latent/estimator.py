@@ -15,7 +15,18 @@ class LossNotFiniteError(ValueError, FloatingPointError):
 
 
 class LossGiven(Protocol):
-    """The loss of every pair of a choice and an example: what the model around the latent is, to an estimator."""
+    """The loss of every pair of a choice and an example: what the model around the latent is, to an estimator.
+
+    Example:
+        >>> from anymax.latent import Choice, SparseMarginal
+        >>> data, decode = torch.randn(4, 8), torch.nn.Linear(3, 8)
+        >>> def loss_given(choice, example):
+        ...     return (decode(choice) - data[example]).square().sum(-1)
+        >>> latent = Choice(torch.randn(4, 3), anymax.sparsemax)
+        >>> SparseMarginal()(latent, loss_given).surrogate.mean().backward()
+        >>> decode.weight.grad.shape
+        torch.Size([8, 3])
+    """
 
     def __call__(self, choice: Tensor, example: Tensor, /) -> Tensor:
         """Losses (pairs,) of choices (pairs, size), which may be relaxed, each for a row (pairs,) of the batch."""
@@ -29,6 +40,14 @@ class Estimate(NamedTuple):
             there for their gradient add none. So it can be what another `loss_given` returns.
         loss: the same without gradient.
         calls: number of rows that reached `loss_given`.
+
+    Example:
+        >>> from anymax.latent import Choice, ScoreFunction
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = ScoreFunction()(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.loss.shape, found.calls
+        (torch.Size([5]), tensor([1, 1, 1, 1, 1]))
     """
 
     surrogate: Tensor
@@ -48,6 +67,17 @@ class Estimator(nn.Module, ABC):
 
     Every estimator is called in the same way, so that one can be swapped for another. Samples are drawn with torch's
     global generator, which `torch.manual_seed` seeds.
+
+    Example:
+        >>> from anymax.latent import Choice, DenseMarginal, Gumbel, ScoreFunction
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> for estimator in (DenseMarginal(), ScoreFunction("average"), Gumbel(temperature=0.5)):
+        ...     found = estimator(Choice(scores), lambda choice, example: choice @ costs)
+        ...     found.surrogate.mean().backward()
+        ...     print(type(estimator).__name__, found.calls.tolist())
+        DenseMarginal [3, 3, 3, 3, 3]
+        ScoreFunction [1, 1, 1, 1, 1]
+        Gumbel [1, 1, 1, 1, 1]
     """
 
     def forward(self, latent: Latent, loss_given: LossGiven, context: Tensor | None = None) -> Estimate:

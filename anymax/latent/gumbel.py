@@ -13,12 +13,20 @@ from anymax.latent.latent import Latent
 
 @dataclass(frozen=True)
 class AnnealedTemperature:
-    """max(floor, exp(-rate * step)), computed anew every `every` steps.
+    """A temperature that falls with the steps: max(floor, exp(-rate * step)), computed anew every `every` steps.
 
     Args:
         rate: how fast it falls, per step.
         floor: where it stops, at most 1.
         every: the number of steps it keeps its value for.
+
+    Example:
+        >>> from anymax.latent import AnnealedTemperature, Gumbel
+        >>> annealed = AnnealedTemperature(rate=1e-4, floor=0.5)
+        >>> [round(annealed.at(step), 2) for step in (0, 999, 1000, 10_000)]
+        [1.0, 1.0, 0.9, 0.5]
+        >>> Gumbel(annealed=annealed).temperature
+        1.0
     """
 
     rate: float
@@ -47,11 +55,19 @@ class Gumbel(Estimator):
     samples. For softmax choices and independent bits.
 
     Args:
-        temperature: of the relaxation, above 0; belongs to the state and can be set anew at any time.
-        annealed: lets the temperature fall with the number of training calls instead, which belongs to the state.
+        temperature: of the relaxation, above 0; part of the state dict, and can be set anew at any time.
+        annealed: lets the temperature fall with the number of training calls instead, which is part of the state dict.
         published: evaluate at relaxed samples too, as the code of Correia et al. 2020 does.
 
     Jang et al. 2017, Maddison et al. 2017.
+
+    Example:
+        >>> from anymax.latent import Choice, Gumbel
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = Gumbel(temperature=0.5)(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> (scores.grad != 0).all()
+        tensor(True)
     """
 
     tau: Tensor
@@ -107,6 +123,14 @@ class StraightThroughGumbel(Gumbel):
         annealed: as in `Gumbel`.
         published: for bits, the value is the most likely bit-vector instead of the sample, in evaluation too, as in the
             code of Correia et al. 2020; for a choice nothing changes.
+
+    Example:
+        >>> from anymax.latent import Choice, StraightThroughGumbel
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = StraightThroughGumbel(temperature=0.5)(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> torch.isin(found.loss, costs).all(), (scores.grad != 0).all()  # of discrete choices, with a gradient
+        (tensor(True), tensor(True))
     """
 
     def relax(self, latent: Latent) -> Tensor:

@@ -21,6 +21,17 @@ class Support(NamedTuple):
         values: (pairs, size), in the dtype of the scores.
         probs: (pairs,) how likely the example is to take the value; they carry gradients to the scores.
         example: (pairs,) the row of the flattened batch that each pair belongs to.
+
+    Example:
+        >>> from anymax.latent import Choice
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5], [9.0, 0.0, 0.0]])
+        >>> values, probs, example = Choice(scores, anymax.sparsemax).support()
+        >>> values
+        tensor([[1., 0., 0.],
+                [0., 1., 0.],
+                [1., 0., 0.]])
+        >>> probs, example
+        (tensor([0.7500, 0.2500, 1.0000]), tensor([0, 0, 1]))
     """
 
     values: Tensor
@@ -34,13 +45,25 @@ class Support(NamedTuple):
 
 
 class Latent(ABC):
-    """A batch of distributions over vectors of `size` zeros and ones, in the words of torch.distributions.
+    """A batch of distributions over vectors of `size` zeros and ones, with the methods of torch.distributions.
 
     Values come in the dtype of the scores. Probabilities, their logarithms and entropies come in the dtype they are
     computed in, which is float32 for scores of half precision.
 
     Args:
         scores: (*batch, size), any batch shape, finite, or minus infinity for an entry that may not be chosen.
+
+    Example:
+        >>> from anymax.latent import Choice
+        >>> latent = Choice(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), anymax.sparsemax)
+        >>> latent.mode()
+        tensor([[1., 0., 0., 0.]])
+        >>> latent.log_prob(latent.mode()).exp()
+        tensor([0.7500])
+        >>> latent.entropy()
+        tensor([0.5623])
+        >>> latent.sample().shape, latent.support().values.shape
+        (torch.Size([1, 4]), torch.Size([2, 4]))
     """
 
     def __init__(self, scores: Tensor) -> None:

@@ -8,7 +8,16 @@ from anymax.latent.latent import Latent, Support
 
 
 class DenseMarginal(Estimator):
-    """The sum over all values of probability times loss; it calls the loss for every value of every example."""
+    """The sum over all values of probability times loss; it calls the loss for every value of every example.
+
+    Example:
+        >>> from anymax.latent import Choice, DenseMarginal
+        >>> scores, costs = torch.zeros(1, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = DenseMarginal()(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.loss, found.calls, scores.grad
+        (tensor([3.]), tensor([3]), tensor([[-0.6667, -0.3333,  1.0000]]))
+    """
 
     def estimate_rows(self, latent: Latent, loss_given: LossGiven, context: Tensor | None) -> RowEstimate:
         return _expected_loss(latent.everything(), latent.num_rows, loss_given)
@@ -21,6 +30,14 @@ class SparseMarginal(Estimator):
     such as softmax, it is `DenseMarginal` at its cost.
 
     Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import Choice, SparseMarginal
+        >>> scores, costs = torch.tensor([[2.0, 1.5, 0.5]], requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = SparseMarginal()(Choice(scores, anymax.sparsemax), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.loss, found.calls, scores.grad
+        (tensor([1.2500]), tensor([2]), tensor([[-0.5000,  0.5000,  0.0000]]))
     """
 
     def estimate_rows(self, latent: Latent, loss_given: LossGiven, context: Tensor | None) -> RowEstimate:

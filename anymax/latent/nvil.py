@@ -20,6 +20,15 @@ class NVIL(Estimator):
     Args:
         context_size: size of the vector that describes an example.
         hidden: width of each hidden layer of the network.
+
+    Example:
+        >>> from anymax.latent import NVIL, Choice
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> estimator, context = NVIL(context_size=8, hidden=(16,)), torch.randn(5, 8)
+        >>> found = estimator(Choice(scores), lambda choice, example: choice @ costs, context)
+        >>> found.surrogate.mean().backward()  # trains the baseline too
+        >>> scores.grad.shape, estimator.baseline[0].weight.grad.shape
+        (torch.Size([5, 3]), torch.Size([16, 8]))
     """
 
     def __init__(self, context_size: int, hidden: Sequence[int] = (512, 512, 512)) -> None:

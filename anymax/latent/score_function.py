@@ -24,14 +24,22 @@ class ScoreFunction(Estimator):
 
     Args:
         baseline: subtracted from the loss to make the gradient less noisy. None subtracts nothing. "average" is the
-            running mean of the losses of all training calls before this one, part of the state. "sample" (SFE+) is the
-            loss at a second, independent sample, which costs a second call and serves as baseline alone: what the loss
-            depends on gets its gradient from the first.
+            running mean of the losses of all training calls before this one, part of the state dict. "sample" (SFE+) is
+            the loss at a second, independent sample, which costs a second call and serves as baseline alone: what the
+            loss depends on gets its gradient from the first.
         published: only for "sample": let gradients flow into the baseline, as the code of Correia et al. 2020 does.
             What the loss depends on then also gets -log_prob times the gradient of the second loss, a bias of the
             entropy times the gradient of the expected loss; what the log-probability depends on gets the same.
 
     Williams 1992.
+
+    Example:
+        >>> from anymax.latent import Choice, ScoreFunction
+        >>> scores, costs = torch.zeros(5, 3, requires_grad=True), torch.tensor([1.0, 2.0, 6.0])
+        >>> found = ScoreFunction("sample")(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.calls, torch.isin(found.loss, costs).all()
+        (tensor([2, 2, 2, 2, 2]), tensor(True))
     """
 
     def __init__(self, baseline: Baseline | None = None, *, published: bool = False) -> None:

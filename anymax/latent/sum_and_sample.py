@@ -24,8 +24,9 @@ class SumAndSample(Estimator):
         E[loss] = sum over top of p loss + (1 - P) E[loss(z)]
 
     The second term's gradient is (1 - P) E[grad loss(z) + loss(z) grad log p(z)], with p(z) in the whole distribution,
-    not in the rest: what 1 - P adds here and there cancels. The more the top holds, the less noise is left. Choices of
-    zero probability are not called: an example has at most top + 1 calls, and none is sampled where nothing is left.
+    not in the rest: what 1 - P adds here and there cancels. The more the top holds, the less noise is left. The
+    loss is not evaluated for choices of zero probability: an example has at most top + 1 calls, and nothing is sampled
+    where nothing is left.
 
     Args:
         top: number of choices that are summed.
@@ -33,6 +34,14 @@ class SumAndSample(Estimator):
             weighs a probability. The probabilities sum to one, so nothing changes on average.
 
     Liu et al. 2019. For `Choice` only.
+
+    Example:
+        >>> from anymax.latent import Choice, SumAndSample
+        >>> scores, costs = torch.tensor([[3.0, 0.0, 0.0, 0.0]], requires_grad=True), torch.tensor([1.0, 2.0, 2.0, 2.0])
+        >>> found = SumAndSample(top=1)(Choice(scores), lambda choice, example: choice @ costs)
+        >>> found.surrogate.mean().backward()
+        >>> found.loss, found.calls  # the first choice, and one sample of the others
+        (tensor([1.1300]), tensor([2]))
     """
 
     def __init__(self, top: int = 1, *, baseline: Literal["average"] | None = None) -> None:

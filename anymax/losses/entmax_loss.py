@@ -39,6 +39,13 @@ def entmax_loss(
         label_smoothing: how much of the target to spread evenly over all classes.
 
     Peters et al. 2019.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5, -1.0]], requires_grad=True)
+        >>> loss = anymax.entmax_loss(scores, torch.tensor([0]))
+        >>> loss.backward()
+        >>> loss.detach(), scores.grad  # entmax(scores) less the target
+        (tensor(0.1846), tensor([[-0.3288,  0.3240,  0.0048,  0.0000]]))
     """
     prepared = prepare_scores(scores)
     check_arguments(prepared, target, reduction, ignore_index, label_smoothing)
@@ -57,9 +64,14 @@ def sparsemax_loss(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The Fenchel-Young loss of sparsemax: `entmax_loss` at alpha 2.
+    """The Fenchel-Young loss of sparsemax: `entmax_loss` at alpha 2, whose other arguments it has.
 
     Martins and Astudillo 2016.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5], [2.0, 0.5, 0.0]])
+        >>> anymax.sparsemax_loss(scores, torch.tensor([0, 0]), reduction="none")  # zero from a lead of 1
+        tensor([0.0625, 0.0000])
     """
     return entmax_loss(
         scores, target, 2.0, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing

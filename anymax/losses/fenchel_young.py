@@ -35,6 +35,13 @@ def fenchel_young_loss(
         label_smoothing: how much of the target to spread evenly over all classes.
 
     Blondel et al. 2020.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5, -1.0]])
+        >>> def omega(probs):
+        ...     return probs.square().sum() / 2
+        >>> anymax.fenchel_young_loss(scores, torch.tensor([0]), mapping=anymax.sparsemax, omega=omega)
+        tensor(0.0625)
     """
     prepared = prepare_scores(scores)
     check_arguments(prepared, target, reduction, ignore_index, label_smoothing)

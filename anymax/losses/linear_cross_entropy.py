@@ -38,6 +38,7 @@ def linear_cross_entropy(
         hidden: (..., dimension). Several tensors, with as many weights, put the scores of all side by side.
         linear_weight: (classes, dimension).
         target: classes, in the leading shape of `hidden`.
+        linear_bias: (classes), added to the scores; by default nothing is.
         transform: a module applied to every score by itself, as PLIF; its parameters get their gradient. Nothing in it
             may be random, since it may be called again for the gradient.
         reduction: "mean" over the targets that are not ignored, "sum", or "none" for one loss per target.
@@ -45,8 +46,18 @@ def linear_cross_entropy(
             other devices they are computed with weight zero, so that nothing waits for their number.
         label_smoothing: how much of the target to spread evenly over all classes.
         memory_budget: bytes that a block of scores may take; by default as many as the weight takes, from 16 to 64 MiB,
-            or a quarter of a weight that takes more than 256; 4 MiB for hidden states of fewer than 16 numbers. On a
-            CPU a small layer of such is computed row by row, and needs no block.
+            or a quarter of a weight that takes more than 256 MiB; 4 MiB where the dimension is below 16. On a CPU a
+            small layer of such a dimension is computed row by row, and needs no block.
+
+    Example:
+        >>> hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+        >>> target = torch.arange(6)
+        >>> loss = anymax.linear_cross_entropy(hidden, weight, target)
+        >>> torch.allclose(loss, torch.nn.functional.cross_entropy(hidden @ weight.T, target), atol=1e-5)
+        True
+        >>> loss.backward()
+        >>> weight.grad.shape
+        torch.Size([50, 8])
     """
     pieces = as_pieces(hidden, linear_weight, linear_bias)
     parameters = trained(transform)

@@ -42,8 +42,18 @@ def linear_entmax_loss(
         target: classes, in the leading shape of `hidden`.
         alpha: above 0; a number, or a tensor that broadcasts against `hidden` with size 1 in the last dimension,
             which gets a gradient.
-        label_smoothing: how much of the target to spread evenly over all classes.
-        reduction, ignore_index, memory_budget: as in `linear_cross_entropy`.
+        linear_bias: (classes), added to the scores; by default nothing is.
+        reduction, ignore_index, label_smoothing, memory_budget: as in `linear_cross_entropy`.
+
+    Example:
+        >>> hidden, weight = torch.randn(6, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
+        >>> target = torch.arange(6)
+        >>> loss = anymax.linear_entmax_loss(hidden, weight, target, alpha=1.5)
+        >>> torch.allclose(loss, anymax.entmax_loss(hidden @ weight.T, target, 1.5), atol=1e-5)
+        True
+        >>> loss.backward()
+        >>> weight.grad.shape
+        torch.Size([50, 8])
     """
     check_alpha_of_loss(alpha)
     as_scores = _as_scores(hidden)

@@ -43,6 +43,14 @@ def linear_mixture_loss(
         reduction, ignore_index, memory_budget: as in `linear_cross_entropy`.
 
     Yang et al. 2018.
+
+    Example:
+        >>> experts, prior = torch.randn(6, 3, 8), torch.randn(6, 3)  # 6 targets, 3 experts
+        >>> weight, target = torch.randn(50, 8), torch.arange(6)
+        >>> loss = anymax.linear_mixture_loss(experts, prior, weight, target)
+        >>> probs = (prior.softmax(-1)[..., None] * (experts @ weight.T).softmax(-1)).sum(1)
+        >>> torch.allclose(loss, -probs[torch.arange(6), target].log().mean(), atol=1e-5)
+        True
     """
     if not isinstance(experts, Tensor) or experts.dim() < 2:
         got = tuple(experts.shape) if isinstance(experts, Tensor) else type(experts).__name__

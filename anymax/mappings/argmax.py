@@ -10,6 +10,15 @@ def argmax(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None) -> Tens
     """Map scores to the distribution that is uniform over the largest ones: one-hot but for ties.
 
     It is constant almost everywhere: its gradient is zero.
+
+    Args:
+        scores: floating point, any shape.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen; a row with none gets zeros.
+
+    Example:
+        >>> anymax.argmax(torch.tensor([2.0, 1.5, 2.0, -1.0]))
+        tensor([0.5000, 0.0000, 0.5000, 0.0000])
     """
     prepared = prepare(scores, dim, mask)
     top = largest(prepared, dim)

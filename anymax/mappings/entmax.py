@@ -34,12 +34,23 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: 
         H_alpha(p) = (1 - sum p^alpha) / (alpha (alpha - 1))
 
     Args:
+        scores: floating point, any shape.
         alpha: at least 0; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`. A tensor gets
             a gradient. 1 is softmax, 2 is sparsemax; the larger, the sparser. Below 1 every entry has a probability,
             and tails are heavier than those of softmax: a power of the score instead of an exponential.
+        dim: the dimension of the entries.
         mask: true where an entry may be chosen; a row with none gets zeros.
 
     Peters et al. 2019; the gradient by alpha: Correia et al. 2019.
+
+    Example:
+        >>> scores = torch.tensor([2.0, 1.5, 0.5, -1.0])
+        >>> anymax.entmax(scores, 1.5)
+        tensor([0.6712, 0.3240, 0.0048, 0.0000])
+        >>> alpha = torch.tensor(1.5, requires_grad=True)
+        >>> anymax.entmax(scores, alpha)[0].backward()
+        >>> alpha.grad
+        tensor(0.2319)
     """
     check_scores(scores, dim, mask)
     is_direct = is_plain(scores, mask, alpha if isinstance(alpha, Tensor) else None)
@@ -48,7 +59,18 @@ def entmax(scores: Tensor, alpha: float | Tensor = 1.5, *, dim: int = -1, mask: 
 
 
 class Entmax(nn.Module):
-    """Entmax with a fixed alpha."""
+    """`entmax` as a Module, with a fixed alpha.
+
+    Args:
+        alpha: at least 0; 1 is softmax, 2 is sparsemax.
+        dim: the dimension of the entries.
+
+    Example:
+        >>> scores = torch.tensor([2.0, 1.5, 0.5, -1.0], requires_grad=True)
+        >>> anymax.Entmax(2.0)(scores)[0].backward()
+        >>> scores.grad  # nothing for what was not chosen
+        tensor([ 0.5000, -0.5000,  0.0000,  0.0000])
+    """
 
     def __init__(self, alpha: float = 1.5, dim: int = -1) -> None:
         super().__init__()
@@ -71,6 +93,7 @@ class LearnedEntmax(nn.Module):
     Args:
         shape: of the alphas; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each head of
             a (batch, heads, queries, keys) attention its own.
+        dim: the dimension of the entries.
         initial: the alpha to start from, strictly between `low` and `high`; by default a is drawn from N(0, 1).
         low: what alpha stays above, at least 0.
         high: what alpha stays below.
@@ -78,6 +101,14 @@ class LearnedEntmax(nn.Module):
             gradient, so that a head may stay there for good. By default there is none.
 
     Correia et al. 2019.
+
+    Example:
+        >>> mapping = anymax.LearnedEntmax((2, 1, 1), initial=1.5)  # one alpha for each of two heads
+        >>> mapping.alpha.flatten().tolist()
+        [1.5, 1.5]
+        >>> mapping(torch.randn(3, 2, 4, 4))[..., 0].sum().backward()
+        >>> mapping.pre_alpha.grad.shape
+        torch.Size([2, 1, 1])
     """
 
     def __init__(

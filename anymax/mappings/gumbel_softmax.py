@@ -22,12 +22,24 @@ def gumbel_softmax(
     """Draw softmax((scores + Gumbel noise) / tau) along `dim`.
 
     Args:
+        scores: floating point, any shape.
         tau: temperature above zero; a number, or a tensor that broadcasts with size 1 along `dim`, which gets a
             gradient.
         hard: straight-through: the value is exactly one-hot, the gradient that of the relaxed sample.
         generator: source of the noise; by default torch's global one.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen; a row with none gets zeros.
 
     Jang et al. 2017, Maddison et al. 2017.
+
+    Example:
+        >>> scores = torch.tensor([[2.0, 1.5, -9.0]], requires_grad=True)
+        >>> sample = anymax.gumbel_softmax(scores, tau=0.5, hard=True)
+        >>> sample.sum().item(), sorted(sample.unique().tolist())  # one-hot
+        (1.0, [0.0, 1.0])
+        >>> sample[0, 0].backward()
+        >>> scores.grad[0, 0] > 0  # the gradient of the relaxed sample
+        tensor(True)
     """
     prepared = prepare(scores, dim, mask)
     _check_tau(tau, prepared, dim)
@@ -46,7 +58,17 @@ def gumbel_softmax(
 
 
 def annealed_tau(step: int, *, rate: float, floor: float) -> float:
-    """The temperature at a step of training: max(floor, exp(-rate * step))."""
+    """The temperature at a step of training: max(floor, exp(-rate * step)).
+
+    Args:
+        step: the number of steps before.
+        rate: how fast it falls, per step.
+        floor: the least temperature, above 0.
+
+    Example:
+        >>> [round(anymax.annealed_tau(step, rate=1e-3, floor=0.5), 2) for step in (0, 100, 500, 1000)]
+        [1.0, 0.9, 0.61, 0.5]
+    """
     if not (rate >= 0 and floor > 0 and step >= 0):
         raise ValueError(
             f"rate and step must not be negative and floor must be above 0, got {rate=}, {step=}, {floor=}"
@@ -55,7 +77,18 @@ def annealed_tau(step: int, *, rate: float, floor: float) -> float:
 
 
 class LearnedTau(nn.Module):
-    """A learned temperature, kept above `floor` by a softplus; call it for the current value."""
+    """A learned temperature, kept above `floor` by a softplus; call it for the current value.
+
+    Args:
+        initial: the temperature to start from, above `floor`.
+        floor: what it stays above, at least 0.
+
+    Example:
+        >>> tau = anymax.LearnedTau(1.0, floor=0.1)
+        >>> anymax.gumbel_softmax(torch.randn(5, 3), tau())[:, 0].sum().backward()
+        >>> round(tau().item(), 4), tau.pre_tau.grad is not None
+        (1.0, True)
+    """
 
     def __init__(self, initial: float = 1.0, *, floor: float = 0.0) -> None:
         super().__init__()

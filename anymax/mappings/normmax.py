@@ -16,14 +16,24 @@ def normmax(scores: Tensor, alpha: float | Tensor = 2.0, *, dim: int = -1, mask:
         argmax over p in the simplex of  <p, scores> - |p|_alpha
 
     Args:
+        scores: floating point, any shape.
         alpha: greater than 1; a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which
             gets a gradient. The closer to 1, the sparser.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen; a row with none gets zeros.
 
     The optimality conditions give p proportional to [scores - tau]_+ ^ (1/(alpha-1)) with the alpha/(alpha-1) powers of
     [scores - tau]_+ summing to one. Those powers are an entmax, so normmax is entmax of scaled scores, raised to
     1/alpha.
 
     Blondel et al. 2020.
+
+    Example:
+        >>> scores = torch.tensor([2.0, 1.5, 0.5, -1.0])
+        >>> anymax.normmax(scores, 10.0)
+        tensor([0.5285, 0.4715, 0.0000, 0.0000])
+        >>> anymax.sparsemax(scores)
+        tensor([0.7500, 0.2500, 0.0000, 0.0000])
     """
     prepared = prepare(scores, dim, mask)
     if isinstance(alpha, Tensor):

@@ -16,10 +16,16 @@ def rectified(scores: Tensor, power: float = 1.0, *, dim: int = -1, mask: Tensor
     gathered, as RMSNorm, follows.
 
     Args:
+        scores: floating point, any shape.
         power: at least 1; published are 1 and 2.
-        mask: true where an entry may be chosen; n is how many it leaves, and the others get zero.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen; n counts those, and the others get zero.
 
     Zhang et al. 2021; divided by n: Wortsman et al. 2023.
+
+    Example:
+        >>> anymax.rectified(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.5000, 0.3750, 0.1250, 0.0000])
     """
     check_number("power", power)
     if not 1 <= power < math.inf:
@@ -33,7 +39,19 @@ def rectified(scores: Tensor, power: float = 1.0, *, dim: int = -1, mask: Tensor
 
 @sums_to("weights")
 class Rectified(nn.Module):
-    """`rectified` as a Module."""
+    """`rectified` as a Module.
+
+    Args:
+        power: at least 1.
+        dim: the dimension of the entries.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention
+        >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Rectified(power=2.0))
+        >>> weights = layer.probs(torch.randn(2, 5, 16))
+        >>> (weights == 0).any()
+        tensor(True)
+    """
 
     def __init__(self, power: float = 1.0, dim: int = -1) -> None:
         super().__init__()

@@ -16,12 +16,18 @@ def sigmoid(scores: Tensor, bias: float | Tensor | None = None, *, dim: int = -1
     A row is no distribution: its weights sum to anything from zero to the number of entries.
 
     Args:
+        scores: floating point, any shape.
         bias: a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which gets a gradient. By
             default -log n, where n is the number of entries that the mask leaves, so that scores of zero sum to about
             one.
+        dim: the dimension of the entries.
         mask: true where an entry may be chosen; the others get zero.
 
     Ramapuram et al. 2024.
+
+    Example:
+        >>> anymax.sigmoid(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.6488, 0.5284, 0.2919, 0.0842])
     """
     prepared = prepare(scores, dim, mask)
     if isinstance(bias, Tensor):
@@ -38,7 +44,18 @@ def sigmoid(scores: Tensor, bias: float | Tensor | None = None, *, dim: int = -1
 
 @sums_to("weights")
 class Sigmoid(nn.Module):
-    """`sigmoid` as a Module; its bias is a fixed number, or -log n."""
+    """`sigmoid` as a Module; its bias is a fixed number, or -log n.
+
+    Args:
+        bias: a number; by default -log n.
+        dim: the dimension of the entries.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention
+        >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Sigmoid())
+        >>> layer(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 5, 16])
+    """
 
     def __init__(self, bias: float | None = None, dim: int = -1) -> None:
         super().__init__()

@@ -20,15 +20,24 @@ Mapping = Callable[..., Tensor]
 def with_sink(
     scores: Tensor, sink: float | Tensor, mapping: Mapping = softmax, *, dim: int = -1, mask: Tensor | None = None
 ) -> Tensor:
-    """Map scores beside a sink: what the sink gets is gone, and the others sum to less than one.
+    """Map scores beside a sink: its probability is left out, and those of the scores sum to less than one.
 
     Args:
+        scores: floating point, any shape.
         sink: its score, below infinity: a number, or a tensor that broadcasts against `scores` with size 1 along `dim`,
             which gets a gradient. Minus infinity is none.
         mapping: any mapping to distributions, which is called with the sink after the scores of the last dimension.
+        dim: the dimension of the entries.
         mask: true where an entry may be chosen; the sink always may.
 
     Xiao et al. 2023; softmax with a score of 0, which is "off by one": Miller 2023.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 0.5, -1.0])
+        >>> anymax.mappings.with_sink(scores, 0.5, anymax.sparsemax)
+        tensor([0.6667, 0.1667, 0.0000])
+        >>> anymax.mappings.with_sink(scores, 3.0, anymax.sparsemax)  # the sink takes all
+        tensor([0., 0., 0.])
     """
     check_scores(scores, dim, mask)
     check_sink(sink)
@@ -56,8 +65,15 @@ class WithSink(nn.Module):
     Args:
         mapping: any mapping to distributions, of the last dimension; by default softmax.
         shape: of the learned sinks; broadcasts against the scores with size 1 along `dim`.
-        initial: the score they start from, or keep.
-        learned: whether they are learned, or one number.
+        dim: the dimension of the entries.
+        initial: the score they start from, and keep if they are not learned.
+        learned: whether they are learned; otherwise all are `initial`.
+
+    Example:
+        >>> mapping = anymax.mappings.WithSink(anymax.Entmax(1.5))
+        >>> mapping(torch.tensor([1.0, 0.5, -1.0])).sum().backward()
+        >>> mapping.sink.grad < 0  # a lower sink leaves more to the entries
+        tensor([True])
     """
 
     def __init__(

@@ -17,10 +17,18 @@ def softpick(scores: Tensor, *, eps: float = 1e-8, dim: int = -1, mask: Tensor |
     softmax it changes when a constant is added to all scores.
 
     Args:
+        scores: floating point, any shape.
         eps: above 0, what keeps a row of zeros from being divided by zero.
+        dim: the dimension of the entries.
         mask: true where an entry may be chosen; the others get zero and count for nothing.
 
     Zuhri et al. 2025.
+
+    Example:
+        >>> anymax.softpick(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.5729, 0.3122, 0.0582, 0.0000])
+        >>> anymax.softpick(torch.tensor([-2.0, -1.5]))
+        tensor([0., 0.])
     """
     if not eps > 0:
         raise ValueError(f"eps must be above 0, got {eps}")
@@ -39,7 +47,19 @@ def softpick(scores: Tensor, *, eps: float = 1e-8, dim: int = -1, mask: Tensor |
 
 @sums_to("at most one")
 class Softpick(nn.Module):
-    """`softpick` as a Module."""
+    """`softpick` as a Module.
+
+    Args:
+        eps: above 0, as in `softpick`.
+        dim: the dimension of the entries.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention
+        >>> layer = MultiHeadAttention(16, 4, mapping=anymax.mappings.Softpick())
+        >>> weights = layer.probs(torch.randn(2, 5, 16))
+        >>> (weights.sum(-1) <= 1).all()
+        tensor(True)
+    """
 
     def __init__(self, *, eps: float = 1e-8, dim: int = -1) -> None:
         super().__init__()

@@ -15,14 +15,21 @@ def subset_marginals(scores: Tensor, k: float | Tensor, *, dim: int = -1, mask: 
         argmin over 0 <= p <= 1, sum p = k, of  |p - scores|^2
 
     Args:
+        scores: floating point, any shape.
         k: between 0 and the number of entries, whole or not; a number, or a tensor that broadcasts against `scores`
             with size 1 along `dim`, which gets a gradient. 0 gives zeros and no gradient. A row with fewer than k
             entries left unmasked chooses all of them.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen; the others get zero.
 
     The answer is clip(scores - tau, 0, 1). Let c be k rounded up: at tau equal to the c-th largest score the sum is
     below k, and at tau one lower it is at least k. So scores are measured from the c-th largest and clamped to [-1, 1],
     which keeps every digit that matters however large the scores are: entries beyond that are surely chosen or surely
     not. The sum is piecewise linear in tau with one corner per entry in that range, so tau is found by sorting them.
+
+    Example:
+        >>> anymax.subset_marginals(torch.tensor([2.0, 1.0, 0.7, -1.0]), k=2)
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
     """
     prepared = prepare(scores, dim, mask)
     n = prepared.shape[dim]

@@ -20,6 +20,7 @@ from anymax.models.lstm.layer import RecurrentState as RecurrentState
 from anymax.models.lstm.model import LSTMLM as LSTMLM
 from anymax.models.post_editing.config import DualSourceTransformerConfig as DualSourceTransformerConfig
 from anymax.models.post_editing.config import PostEditorConfig as PostEditorConfig
+from anymax.models.post_editing.config import TransformerDecoderConfig as TransformerDecoderConfig
 from anymax.models.post_editing.dual_source import DualSourceTransformer as DualSourceTransformer
 from anymax.models.post_editing.model import PostEditor as PostEditor
 from anymax.models.post_editing.sharing import Sharing as Sharing

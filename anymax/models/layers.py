@@ -20,7 +20,19 @@ class Layered(Protocol):
 
 
 def fsdp_groups(model: Layered) -> list[list[nn.Module]]:
-    """The modules that FSDP2 shards, in the order they run: each by itself, those that share parameters together."""
+    """The modules that FSDP2 shards, in the order they run: each by itself, those that share parameters together.
+
+    Args:
+        model: a model with its layers in order, as all of `anymax.models` have them.
+
+    Example:
+        >>> from anymax.models import LSTMLM, LSTMConfig, fsdp_groups
+        >>> from anymax.vocabulary import FixedInput, FullOutput, tie_
+        >>> model = LSTMLM(FixedInput(20, 8), FullOutput(20, 8), LSTMConfig(8, 8))
+        >>> tie_(model.input, model.output)
+        >>> [[type(module).__name__ for module in group] for group in fsdp_groups(model)]
+        [['FixedInput', 'FullOutput'], ['LSTMStack']]
+    """
     groups: list[list[nn.Module]] = []
     for module in model.in_order():
         if any(module in group for group in groups):
@@ -40,6 +52,15 @@ def learned_alphas(model: Layered) -> dict[str, float]:
     Those of language models are named as "alpha/layer_0/head_3", those of translators by the kind of attention too, as
     "alpha/encoder/layer_0/head_3", with "decoder" for the decoder's self-attention and "cross" for its attention to the
     encoder. Where a model is sharded, all ranks must call it together.
+
+    Example:
+        >>> from anymax.models import TransformerConfig, TransformerLM, learned_alphas
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> mapping = lambda: anymax.LearnedEntmax((2, 1, 1), initial=1.5)
+        >>> config = TransformerConfig(16, 1, 2, 32)
+        >>> model = TransformerLM(FixedInput(20, 16), FullOutput(20, 16), config, mapping=mapping)
+        >>> {name: round(alpha, 3) for name, alpha in learned_alphas(model).items()}
+        {'alpha/layer_0/head_0': 1.5, 'alpha/layer_0/head_1': 1.5}
     """
     alphas: dict[str, float] = {}
     for name, layers in model.attention_layers().items():

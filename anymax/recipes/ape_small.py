@@ -11,7 +11,12 @@ from dataclasses import replace
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.config import Triplets
 from anymax.models.bert.config import BertConfig
-from anymax.models.post_editing.config import DualSourceTransformerConfig, PostEditorConfig
+from anymax.models.post_editing.config import (
+    DualSourceTransformerConfig,
+    PostEditorConfig,
+    TransformerDecoderConfig,
+    opennmt_body,
+)
 from anymax.models.post_editing.sharing import (
     BERT,
     CROSS_COPIED,
@@ -28,6 +33,8 @@ from anymax.training.optim.optimizers import BertAdamConfig
 from anymax.training.optim.schedules import Linear
 from anymax.training.tasks.post_editing.config import PostEditingConfig
 from anymax.training.tasks.translation.config import PairTokens, Search
+
+TAKES = "small BERTs, for two cores"
 
 # The size of bert.small.
 SIZES = BertConfig(256, 4, 4, 1024, max_positions=256)
@@ -53,8 +60,11 @@ def post_editor(sharing: Sharing, corpus: str = "ape-wmt-keystrokes") -> RunConf
 
 
 def transformer() -> RunConfig:
-    """Small APE: a decoder drawn at random, nothing but the tables shared."""
-    return post_editor(TRANSFORMER)
+    """Small APE: the decoder of a Transformer drawn at random, nothing but the table of words shared."""
+    run = post_editor(TRANSFORMER)
+    decoder = TransformerDecoderConfig(opennmt_body(256, 4, 4, 1024), max_positions=SIZES.max_positions)
+    model = PostEditorConfig(SIZES, TRANSFORMER, decoder=decoder)
+    return replace(run, task=replace(PostEditingConfig.of(run.task), model=model))
 
 
 def bert() -> RunConfig:

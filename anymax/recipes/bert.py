@@ -14,6 +14,8 @@ from anymax.training.optim.optimizers import AdamWConfig
 from anymax.training.optim.schedules import Linear
 from anymax.training.tasks.masked_language_modeling.config import MaskedLanguageModelingConfig, PackedLines
 
+TAKES = "the published size for GPUs, the small ones for two cores"
+
 # Word pieces of bert-base-multilingual-cased.
 MULTILINGUAL = 119_547
 
@@ -51,7 +53,7 @@ def small_entmax() -> RunConfig:
 
 
 def _small(mapping: AttentionMappingConfig) -> RunConfig:
-    model = BertConfig(256, 4, 4, 1024, mapping=mapping)
+    model = BertConfig(256, 4, 4, 1024, max_positions=256, mapping=mapping)
     return RunConfig(
         MaskedLanguageModelingConfig(
             MultilingualText(pieces=Pieces(12_000, most_characters=1_000)), model, PackedLines(128, 32)

@@ -17,6 +17,8 @@ from anymax.training.optim.schedules import InverseSquareRoot, NonMonotone
 from anymax.training.tasks.translation.config import PairTokens, TranslationConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig
 
+TAKES = "Transformers of base size, for a GPU"
+
 BASE = TransformerConfig(512, 6, 8, 2048, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, final_norm=True)
 WARMUP = 20_000
 # 2 * 512 ** -0.5 * step ** -0.5, at the end of the warm-up.

@@ -10,6 +10,8 @@ from anymax.training.optim.schedules import Cosine
 from anymax.training.tasks.translation.config import PairTokens, TranslationConfig
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig
 
+TAKES = "half a minute to two minutes"
+
 BODY = TransformerConfig(64, 2, 4, 128, final_norm=True, positions="sinusoidal")
 
 

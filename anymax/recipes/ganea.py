@@ -17,6 +17,8 @@ from anymax.training.config import RunConfig
 from anymax.transforms import PLIFConfig, SigConfig
 from anymax.vocabulary import FullOutputConfig
 
+TAKES = "24M to 34M parameters; for a GPU"
+
 PLIF = PLIFConfig(100_000, rate=0.02 / 30.0)
 PIECEWISE = FullOutputConfig(bias=True, transform=PLIF)
 

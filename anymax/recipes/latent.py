@@ -31,6 +31,8 @@ from anymax.training.tasks.bit_vectors.config import BitVectorsConfig
 from anymax.training.tasks.semi_supervised.config import SemiSupervisedConfig
 from anymax.training.tasks.signalling.config import SignallingConfig
 
+TAKES = "the quick ones under a minute, the others hours to days on two cores"
+
 Classes = Literal["sparse", "dense", "sfe", "sfe_plus", "nvil", "gumbel", "st_gumbel", "sum_and_sample"]
 
 Messages = Literal["sparse", "dense", "sfe", "sfe_success", "sfe_plus", "nvil", "gumbel", "st_gumbel", "sum_and_sample"]

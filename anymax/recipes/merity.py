@@ -15,6 +15,8 @@ from anymax.training.optim.schedules import Constant
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation, LanguageModelingConfig, RandomLengths
 from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig
 
+TAKES = "24M to 34M parameters; for a GPU: an epoch of the smallest, of 500, takes 40 minutes on one core"
+
 WEIGHT_DECAY = 1.2e-6
 PTB_BODY = AWDLSTMConfig(input_dropout=0.4, layer_dropout=0.25)
 WIKITEXT2_BODY = AWDLSTMConfig(input_dropout=0.65, layer_dropout=0.2)

@@ -33,6 +33,8 @@ from anymax.vocabulary import (
     OutputConfig,
 )
 
+TAKES = "247M to 477M parameters; for several GPUs, as published"
+
 # The paper prints sizes of bands: 20K, 40K and 200K words.
 BANDS = (20_000, 60_000)
 WORDS = Words(pad_to_multiple=8)

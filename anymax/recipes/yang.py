@@ -6,6 +6,8 @@ from anymax.training.config import RunConfig
 from anymax.transforms import TransformConfig
 from anymax.vocabulary import MixtureOutputConfig
 
+TAKES = "about 22M and 35M parameters; for a GPU"
+
 
 def mixture(num_experts: int, dim: int, transform: TransformConfig | None = None) -> MixtureOutputConfig:
     """Experts as wide as the table of words, the same numbers of which are dropped at all positions of a row."""

@@ -26,6 +26,13 @@ def activation_penalty(hidden: Tensor, mask: Tensor | None = None, *, kind: Kind
             the paper prints.
 
     Merity et al. 2017.
+
+    Example:
+        >>> hidden = torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])  # two positions
+        >>> anymax.regularizers.activation_penalty(hidden)
+        tensor(6.5000)
+        >>> anymax.regularizers.activation_penalty(hidden, torch.tensor([[True, False]]), kind="norm")
+        tensor(5.)
     """
     hidden_RND, mask_RN = _rows(hidden, mask, kind)
     sizes_RN = _sizes(hidden_RND, kind) * mask_RN
@@ -36,8 +43,13 @@ def temporal_penalty(hidden: Tensor, mask: Tensor | None = None, *, kind: Kind =
     """How far hidden vectors move from each position to the next, as a mean over the pairs whose both ends count.
 
     A row weighs as much as it has positions that count. Where all rows have equally many this is the mean over all
-    pairs; and times the number of positions that count it is a sum over rows in any case, as `activation_penalty`,
-    whose arguments it has.
+    pairs. Times the number of positions that count it is a sum over rows in any case, so parts of a batch add up to the
+    whole. Arguments as in `activation_penalty`.
+
+    Example:
+        >>> hidden = torch.tensor([[[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]])  # it moves once and then stays
+        >>> anymax.regularizers.temporal_penalty(hidden, kind="norm")
+        tensor(2.5000)
     """
     hidden_RND, mask_RN = _rows(hidden, mask, kind)
     pairs_RN = mask_RN[:, 1:] * mask_RN[:, :-1]

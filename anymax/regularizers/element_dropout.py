@@ -28,6 +28,14 @@ def element_dropout(
         rate: the chance of each number to be dropped, to within 2^-32.
         training: otherwise the tensor itself comes back, as it does at rate 0.
         generator: where the seed comes from, on the tensor's device; by default the device's own.
+
+    Example:
+        >>> tensor = torch.ones(1000)
+        >>> dropped = anymax.regularizers.element_dropout(tensor, 0.5)
+        >>> dropped.unique(), 400 < dropped.count_nonzero() < 600
+        (tensor([0., 2.]), tensor(True))
+        >>> anymax.regularizers.element_dropout(tensor, 0.5, training=False) is tensor
+        True
     """
     check_shares(rate=rate)
     if not tensor.is_floating_point():
@@ -41,7 +49,18 @@ def element_dropout(
 def fast_dropout(tensor: Tensor, rate: float, training: bool) -> Tensor:
     """Dropout by what is fastest on the tensor's device: `element_dropout` on a CPU, torch's own elsewhere.
 
-    Torch's draws a number for each entry on a CPU, one after the other, and keeps them all for the backward pass.
+    On a CPU torch's draws a number for each entry, one after the other, and keeps them all for the backward pass.
+
+    Args:
+        tensor: floating point, any shape.
+        rate: the chance of each number to be dropped.
+        training: otherwise the tensor itself comes back.
+
+    Example:
+        >>> hidden = torch.ones(1000, requires_grad=True)
+        >>> anymax.regularizers.fast_dropout(hidden, 0.2, training=True).sum().backward()
+        >>> hidden.grad.unique()
+        tensor([0.0000, 1.2500])
     """
     if tensor.is_cpu:
         return element_dropout(tensor, rate, training=training)

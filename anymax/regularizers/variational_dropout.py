@@ -16,6 +16,12 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
         training: otherwise the vectors themselves come back.
 
     Gal and Ghahramani 2016.
+
+    Example:
+        >>> vectors = torch.ones(3, 5, 100)  # batch, positions, units
+        >>> dropped = anymax.regularizers.variational_dropout(vectors, 0.5, dim=1, training=True)
+        >>> (dropped == dropped[:, :1]).all(), (dropped == dropped[:1]).all()  # one mask per sequence
+        (tensor(True), tensor(False))
     """
     check_shares(rate=rate)
     if not training or rate == 0:
@@ -30,7 +36,18 @@ def variational_dropout(vectors: Tensor, rate: float, *, dim: int, training: boo
 
 
 class VariationalDropout(nn.Module):
-    """`variational_dropout` as a Module, on in training."""
+    """`variational_dropout` as a Module, on in training.
+
+    Args:
+        rate: the probability of each element to be dropped.
+        dim: where the positions are.
+
+    Example:
+        >>> dropout = anymax.regularizers.VariationalDropout(0.5, dim=1)
+        >>> dropped = dropout(torch.ones(3, 5, 100))
+        >>> (dropped == dropped[:, :1]).all()
+        tensor(True)
+    """
 
     def __init__(self, rate: float, *, dim: int) -> None:
         super().__init__()

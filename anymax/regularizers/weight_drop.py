@@ -17,5 +17,13 @@ def weight_drop(weight: Tensor, rate: float, *, training: bool) -> Tensor:
         training: otherwise the weight itself comes back.
 
     Wan et al. 2013; Merity et al. 2018.
+
+    Example:
+        >>> lstm = torch.nn.LSTM(8, 16)
+        >>> dropped = anymax.regularizers.weight_drop(lstm.weight_hh_l0, 0.5, training=True)
+        >>> outputs, _ = torch.func.functional_call(lstm, {"weight_hh_l0": dropped}, (torch.randn(5, 2, 8),))
+        >>> outputs.sum().backward()
+        >>> torch.equal(lstm.weight_hh_l0.grad != 0, dropped != 0)
+        True
     """
     return element_dropout(weight, rate, training=training)

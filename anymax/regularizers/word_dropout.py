@@ -20,6 +20,13 @@ def word_dropout(vectors: Tensor, ids: Tensor, vocabulary_size: int, rate: float
         training: otherwise the vectors themselves come back.
 
     Gal and Ghahramani 2016; Merity et al. 2018.
+
+    Example:
+        >>> ids = torch.tensor([3, 5, 3, 7])
+        >>> vectors = torch.ones(4, 2)
+        >>> dropped = anymax.regularizers.word_dropout(vectors, ids, 10, 0.5, training=True)
+        >>> torch.equal(dropped[0], dropped[2])  # one word, one fate
+        True
     """
     check_shares(rate=rate)
     if vectors.shape[:-1] != ids.shape:

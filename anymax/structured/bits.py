@@ -42,6 +42,16 @@ class Bits(BitPolytope):
             both: SparseMAP's marginals are clip((score + 1) / 2, 0, 1), the sparse counterpart of a sigmoid. False
             squares the bits that are on alone: clip(score, 0, 1). For bit-vector latents the published code computes
             the first, the published text defines the second.
+
+    Example:
+        >>> from anymax.structured import Bits, sparsemap
+        >>> found = sparsemap(torch.tensor([0.4, -0.5, 3.0]), Bits())
+        >>> found.marginals
+        tensor([0.7000, 0.2500, 1.0000])
+        >>> found.structures, found.probs
+        (tensor([[1., 0., 1.],
+                [0., 0., 1.],
+                [1., 1., 1.]]), tensor([0.4500, 0.3000, 0.2500]))
     """
 
     symmetric: bool = True

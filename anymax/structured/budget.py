@@ -21,6 +21,11 @@ class Budget(BitPolytope):
         symmetric: true squares both values of a bit, as `Bits` does: SparseMAP's marginals are clip((score + 1) / 2 -
             nu, 0, 1), with nu zero, or what makes them sum to k where they would sum to more. False squares the bits
             that are on alone: clip(score - nu, 0, 1).
+
+    Example:
+        >>> from anymax.structured import Budget, sparsemap
+        >>> sparsemap(torch.tensor([2.0, 1.0, 0.7, -1.0]), Budget(k=2)).marginals
+        tensor([1.0000, 0.5750, 0.4250, 0.0000])
     """
 
     k: int

@@ -16,6 +16,16 @@ class Matching(Polytope):
     """The permutation matrices of scores (..., N, N); -inf forbids a pair. The best one is found by scipy.
 
     Summing over all matchings is intractable: `log_partition` and `marginals` raise NotImplementedError.
+
+    Example:
+        >>> from anymax.structured import Matching, sparsemap
+        >>> scores = torch.tensor([[1.0, 0.8], [0.9, 1.0]])
+        >>> sparsemap(scores, Matching()).marginals
+        tensor([[0.5750, 0.4250],
+                [0.4250, 0.5750]])
+        >>> Matching().argmax(scores)
+        tensor([[1., 0.],
+                [0., 1.]])
     """
 
     event_dim: ClassVar[int] = 2

@@ -29,6 +29,17 @@ class Polytope(ABC):
     It answers three questions about scores of any batch shape: `argmax`, `log_partition` and `marginals`. A new
     polytope gives `check` and `best`, `log_total` if there is an efficient one, and `extra` if a structure has a score
     beside the sum of its entries' scores; `sparsemap` then works on it by the active set.
+
+    Example:
+        >>> from anymax.structured import Polytope, sparsemap
+        >>> class OneOf(Polytope):
+        ...     event_dim = 1
+        ...     def check(self, shape):
+        ...         pass
+        ...     def best(self, scores):
+        ...         return torch.eye(scores.shape[-1])[scores.argmax(-1)].to(scores)
+        >>> sparsemap(torch.tensor([2.0, 1.5, 0.5]), OneOf()).marginals  # sparsemax
+        tensor([0.7500, 0.2500, 0.0000])
     """
 
     event_dim: ClassVar[int]

@@ -25,6 +25,17 @@ class Sequence(Polytope):
             require a gradient.
         lengths: how many of the L positions each example has, of the batch's shape; what lies beyond is ignored and
             stays zero. By default all of them.
+
+    Example:
+        >>> from anymax.structured import Sequence, sparsemap
+        >>> polytope = Sequence(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))  # tags tend to stay
+        >>> scores = torch.tensor([[1.0, 0.0], [0.0, 0.2], [1.0, 0.0]])
+        >>> polytope.argmax(scores).argmax(-1)
+        tensor([0, 0, 0])
+        >>> sparsemap(scores, polytope).marginals
+        tensor([[0.8000, 0.2000],
+                [0.8000, 0.2000],
+                [0.8000, 0.2000]])
     """
 
     transitions: Tensor
@@ -145,6 +156,17 @@ class Sequence(Polytope):
 
 
 def transition_marginals(structures: Tensor, probs: Tensor) -> Tensor:
-    """How probable each step from tag to tag is, (..., L - 1, T, T), under structures (..., S, L, T) with probs."""
+    """How probable each step from tag to tag is: (..., L - 1, T, T).
+
+    Args:
+        structures: (..., S, L, T), sequences of tags, as `sparsemap` gives them for a `Sequence`.
+        probs: (..., S), their probabilities.
+
+    Example:
+        >>> from anymax.structured import Sequence, sparsemap, transition_marginals
+        >>> found = sparsemap(torch.tensor([[0.5, 0.0], [0.0, 0.5]]), Sequence(torch.zeros(2, 2)))
+        >>> transition_marginals(found.structures, found.probs).sum()
+        tensor(1.)
+    """
     weighted = structures[..., :-1, :] * probs[..., None, None]
     return torch.einsum("...slf,...slt->...lft", weighted, structures[..., 1:, :])

@@ -16,7 +16,17 @@ CLOSED_FORMS = {"chain": chain, "systematic": systematic}
 
 
 class SparseStructures(NamedTuple):
-    """A sparse distribution over structures."""
+    """A sparse distribution over structures, as `sparsemap` returns it; S is the largest number of them.
+
+    Example:
+        >>> from anymax.structured import Budget, sparsemap
+        >>> found = sparsemap(torch.tensor([2.0, 1.0, 0.7, -1.0]), Budget(k=2))
+        >>> found.structures, found.probs
+        (tensor([[1., 1., 0., 0.],
+                [1., 0., 1., 0.]]), tensor([0.5750, 0.4250]))
+        >>> torch.allclose(found.probs @ found.structures, found.marginals)
+        True
+    """
 
     marginals: Tensor
     """The mean structure, of the scores' shape."""
@@ -43,6 +53,8 @@ def sparsemap(
     of the rest lacks their share.
 
     Args:
+        scores: floating point, any batch shape and then that of a structure.
+        polytope: which structures there are: `Bits`, `Budget`, `Sequence`, `Matching` or your own `Polytope`.
         decomposition: how the marginals are split into structures, by default the polytope's first: "chain" (nested
             bit-vectors), "systematic" (bit-vectors whose number of bits differs by one at most) or "active set" (the
             structures that the generic solver met). None has more structures than marginals strictly between 0 and 1,
@@ -51,6 +63,16 @@ def sparsemap(
             reaches it gets the best answer so far and says so in `converged`.
 
     A NaN or +inf among an example's scores makes its answer NaN. Niculae et al. 2018.
+
+    Example:
+        >>> from anymax.structured import Budget, sparsemap
+        >>> scores = torch.tensor([2.0, 1.0, 0.7, -1.0], requires_grad=True)
+        >>> found = sparsemap(scores, Budget(k=2))
+        >>> found.marginals.detach()
+        tensor([1.0000, 0.5750, 0.4250, 0.0000])
+        >>> found.marginals[1].backward()
+        >>> scores.grad
+        tensor([ 0.0000,  0.2500, -0.2500,  0.0000])
     """
     if not isinstance(polytope, Polytope):
         raise TypeError(f"polytope must be a Polytope such as Bits(), got {type(polytope).__name__}")

@@ -15,7 +15,16 @@ from anymax.structured.polytope import spoil
 
 
 class TopBits(NamedTuple):
-    """Bit-vectors, best first, (*batch, k, D), and their scores, (*batch, k)."""
+    """Bit-vectors, best first, (*batch, k, D), and their scores, (*batch, k).
+
+    Example:
+        >>> best = anymax.structured.topk_bits(torch.tensor([1.0, -0.3]), k=2)
+        >>> best.bits
+        tensor([[1., 0.],
+                [1., 1.]])
+        >>> best.scores
+        tensor([1.0000, 0.7000])
+    """
 
     bits: Tensor
     scores: Tensor
@@ -28,6 +37,19 @@ def topk_bits(scores: Tensor, k: int) -> TopBits:
     Only the k - 1 cheapest bits are ever flipped: with one beyond them, it costs no less than flipping nothing or any
     single one of them. A score of -inf keeps a bit off while other bit-vectors are left; a NaN or +inf makes the
     example's answer NaN. Gradients pass to the scores.
+
+    Args:
+        scores: (..., D), floating point.
+        k: at least 1 and at most 2^D.
+
+    Example:
+        >>> bits, scores = anymax.structured.topk_bits(torch.tensor([2.0, -0.3, 0.5]), k=3)
+        >>> bits
+        tensor([[1., 0., 1.],
+                [1., 1., 1.],
+                [1., 0., 0.]])
+        >>> scores
+        tensor([2.5000, 2.2000, 2.0000])
     """
     rows = Bits().rows(scores)
     _check_k(k, scores.shape[-1])

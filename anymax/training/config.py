@@ -79,6 +79,14 @@ class RunConfig:
         start: the folder of a run whose best weights this one begins with; its task must be the same.
         stop: early stopping: ends the run before its last step, by the results of evaluations. Where the optimizer
             averages, only evaluations since averaging began count.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from anymax import recipes
+        >>> config = recipes.find("sotu.adaptive_tied")()
+        >>> own = replace(config, epochs=1.0, seed=2, evaluate_every="epoch")
+        >>> own.epochs, own.task == config.task, own.toy().steps
+        (1.0, True, 6)
     """
 
     task: TaskConfig
@@ -184,7 +192,15 @@ def run_config(values: Any, tasks: Collection[type[TaskConfig]] = ()) -> RunConf
     """The config that `as_plain` gave these values for.
 
     Args:
+        values: what `as_plain` gave, as a run's config.json holds.
         tasks: further tasks that it may name.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import as_plain, run_config
+        >>> config = recipes.find("sotu.adaptive_tied")()
+        >>> run_config(as_plain(config)) == config
+        True
     """
     known = (*TASKS, *tasks)
     names = [each.__name__ for each in known]

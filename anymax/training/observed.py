@@ -26,6 +26,12 @@ class Sentence:
     Args:
         units: words or subwords as they are read by people, without a tokenizer's marks.
         words: of each unit the number of the word that it is a part of, which rises along the sentence.
+
+    Example:
+        >>> from anymax.training import Sentence
+        >>> sentence = Sentence(units=("low", "er", "prices"), words=(0, 0, 1))
+        >>> sentence.spans, sentence.whole
+        ([(0, 2), (2, 3)], ['lower', 'lower', 'prices'])
     """
 
     units: tuple[str, ...]
@@ -98,6 +104,14 @@ class Observed:
         queries: of every kind, for each example what its queries stand for. Their number is its length; what the
             weights have beyond is padding.
         keys: the same of keys.
+
+    Example:
+        >>> from anymax.training import Observed, Sentence
+        >>> weights = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).expand(1, 4, 2, 2)  # an example, 4 heads
+        >>> sentence = [Sentence.of_words(("the", "cat"))]
+        >>> observed = Observed({"decoder": [weights]}, {"decoder": sentence}, {"decoder": sentence})
+        >>> observed.num_heads(), next(observed.examples()).weights.shape
+        ({'decoder': [4]}, torch.Size([4, 2, 2]))
     """
 
     weights: Mapping[Kind, Sequence[Tensor]]

@@ -13,10 +13,20 @@ class Start:
     """A run that starts or resumes.
 
     Args:
+        folder: where the run lies.
         step: how many steps were taken before.
+        total_steps: how many the config asks for.
+        num_parameters: of the model, those that are shared counted once.
         item: what is counted, as "token".
         device: where it computes.
         world_size: on how many ranks.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.training import Start
+        >>> start = Start(Path("run"), 0, 1000, num_parameters=4_100_000, item="token", device="cpu", world_size=1)
+        >>> f"{start.num_parameters:,} parameters on {start.device}"
+        '4,100,000 parameters on cpu'
     """
 
     folder: Path
@@ -44,6 +54,17 @@ class TrainRecord:
         seconds: how long the run has taken, from its first step.
         log: what the task logs: means over batches, unless its `logged` says otherwise.
         watch: values of the model, as what each head of attention learned.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import Silent, train
+        >>> class Losses(Silent):
+        ...     def stepped(self, record):  # a TrainRecord
+        ...         steps.append(record.step)
+        >>> steps = []
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run", reporter=Losses())
+        >>> steps
+        [1, 2, 3, 4, 5, 6]
     """
 
     step: int
@@ -63,8 +84,21 @@ class EvaluationRecord:
     """How well the model does after a step.
 
     Args:
+        step: how many steps were taken.
+        split: which was evaluated.
+        metrics: the results by name.
         is_best: whether no evaluation before was as good.
         seconds: how long the run has taken, from its first step.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import Silent, train
+        >>> class Evaluations(Silent):
+        ...     def evaluated(self, record):  # an EvaluationRecord
+        ...         print(record.split, record.step)
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run", reporter=Evaluations())
+        valid 3
+        valid 6
     """
 
     step: int
@@ -79,12 +113,21 @@ class Outcome:
     """How a run ended.
 
     Args:
+        folder: where it lies.
         step: steps taken, of `total_steps`.
+        total_steps: how many the config asks for.
         stopped: None where the run is finished; "signal" where it was asked to stop, "diverged" where its numbers
             became infinite. Either way it was saved and can be resumed.
         metrics: of the last evaluation; empty where there was none.
         best_step: the step that was evaluated best.
         is_early: whether its config's `stop` ended it before all steps were taken.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.training import Outcome
+        >>> outcome = Outcome(Path("run"), 500, 1000, stopped="signal", metrics={"loss": 4.1}, best_step=400)
+        >>> f"{outcome.step} of {outcome.total_steps} steps"
+        '500 of 1000 steps'
     """
 
     folder: Path
@@ -97,7 +140,17 @@ class Outcome:
 
 
 class Reporter(Protocol):
-    """Receives what a run does; called on the first rank alone."""
+    """Receives what a run does; called on the first rank alone.
+
+    Example:
+        >>> from anymax.training import EvaluationRecord, Reporter, Silent
+        >>> class Printing(Silent):
+        ...     def evaluated(self, record: EvaluationRecord) -> None:
+        ...         print(f"step {record.step}: {record.metrics}")
+        >>> reporter: Reporter = Printing()
+        >>> reporter.evaluated(EvaluationRecord(500, "valid", {"loss": 4.1}, is_best=True, seconds=60.0))
+        step 500: {'loss': 4.1}
+    """
 
     def started(self, start: Start) -> None:
         """Training begins."""
@@ -119,7 +172,16 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """A reporter that prints nothing."""
+    """A reporter that prints nothing.
+
+    Example:
+        >>> from anymax.training import Silent
+        >>> class Messages(Silent):
+        ...     def message(self, text: str) -> None:
+        ...         print(text)
+        >>> Messages().message("the rest of what a run reports is ignored")
+        the rest of what a run reports is ignored
+    """
 
     def started(self, start: Start) -> None:
         """Ignore it."""

@@ -63,11 +63,19 @@ def train(
     SIGTERM end the step that is being taken, save, and return.
 
     Args:
+        config: what to train, and how.
         folder: where to leave the run; must be new or empty, and no other process may be writing to it.
         number: where the folder is taken, take the next that is free: `folder-2`, `folder-3`, ...
         command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import train
+        >>> outcome = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> outcome.step, outcome.stopped, sorted(outcome.metrics)[:3]
+        (6, None, ['cross_entropy', 'kl', 'mode_matching'])
     """
     with _joined_ranks(config, reporter) as ranks, _locked_new(Path(folder), ranks, number=number) as (folder, lock):
         beginning = _beginning(config)
@@ -94,11 +102,22 @@ def resume(
     """Resume a run from a checkpoint, to the same numbers as if it had never stopped.
 
     Args:
+        folder: of the run.
         config: in place of the run's own, as with more steps or a lower learning rate; it is kept from now on.
         step: the checkpoint to resume from; by default the last. Later ones, and records after it, are removed.
         command: what was typed for this, to be kept with the run.
         reporter: receives steps, evaluations and messages, on the first rank; by default none.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from anymax import recipes
+        >>> from anymax.training import resume, train
+        >>> config = recipes.find("dirichlet.linear")().toy()
+        >>> train(config, "run").step
+        6
+        >>> resume("run", config=replace(config, steps=9)).step
+        9
     """
     folder = Path(folder)
     before = read_plain_config(folder)
@@ -131,8 +150,18 @@ class Opened:
     """A trained run.
 
     Args:
+        folder: where it lies.
+        config: what it was trained by, or what was given in its place.
         task: with the weights of a checkpoint in its model, in evaluation mode.
         step: which checkpoint.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_run, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> opened = open_run("run", step=6)
+        >>> opened.step, opened.config.steps
+        (6, 6)
     """
 
     folder: Path
@@ -152,10 +181,19 @@ def open_run(
     """A run to look at or to use, in full precision on any machine.
 
     Args:
+        folder: of the run.
         config: in place of the run's own.
         step: the checkpoint; by default the best, or the last where none was evaluated.
         device: where to compute, whatever the run was trained on.
         announce: called with a line for each preparation.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_run, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> opened = open_run("run", device="cpu")
+        >>> type(opened.task.model.output).__name__, opened.task.model.training
+        ('FullOutput', False)
     """
     folder = Path(folder)
     config = config or read_config(folder)

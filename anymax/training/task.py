@@ -31,6 +31,13 @@ class Step:
             `Task.logged` makes of their sums over batches.
         penalty: the part of `loss_sum` that is no loss of items; records leave it out.
         lr_factor: the factor of the learning rate in this step; the mean where a step has several batches.
+
+    Example:
+        >>> from anymax.training import Step
+        >>> losses = torch.tensor([2.0, 1.0, 3.0])
+        >>> step = Step(losses.sum(), len(losses), log={"accuracy": 0.5})
+        >>> (step.loss_sum / step.count).item()
+        2.0
     """
 
     loss_sum: Tensor
@@ -61,8 +68,19 @@ class Batches(Protocol):
 class Task(ABC):
     """A model, the data it learns from, its loss, and how well it does.
 
-    The loop wraps the model for several processes and gives the wrapped one to `step`. All ranks call every method at
-    the same time, so a method may talk to the other ranks.
+    Your own task is a subclass; docs/concepts/training.md writes one. The loop wraps the model for several processes
+    and gives the wrapped one to `step`. All ranks call every method at the same time, so a method may talk to the other
+    ranks.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax import recipes
+        >>> from anymax.training import Ranks, Task
+        >>> config = recipes.find("dirichlet.linear")().toy()
+        >>> task: Task = config.task.build(Path("run"), Ranks(), seed=1, announce=print)
+        >>> batch = next(iter(task.batches("train")))
+        >>> task.step(task.model, batch, task.new_carry()).count, task.item, task.goal
+        (24, 'context', 'kl')
     """
 
     model: nn.Module

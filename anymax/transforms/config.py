@@ -19,8 +19,13 @@ class PLIFConfig:
     Args:
         pieces: number of pieces in [-bound, bound].
         bound: half the width of the range; beyond it the end pieces continue.
-        rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
+        rate: the learning rate of its parameters, as a share of the optimizer's; 0 leaves them as they start.
         random_start: begin with random slopes around 1, not with the identity.
+
+    Example:
+        >>> config = anymax.transforms.PLIFConfig(1000, 10.0)
+        >>> anymax.vocabulary.FullOutputConfig(transform=config).build(1000, 64).transform
+        PLIF(pieces=1000, bound=10.0)
     """
 
     pieces: int = 100_000
@@ -52,6 +57,11 @@ class SigConfig:
     Args:
         shift: where the knee is.
         slope: how steep it is far below the knee; above it has slope 1.
+
+    Example:
+        >>> config = anymax.transforms.SigConfig(slope=3.0)
+        >>> anymax.vocabulary.FullOutputConfig(transform=config).build(1000, 64).transform
+        Sig(shift=0.0, slope=3.0)
     """
 
     rate: ClassVar[float] = 1.0
@@ -84,7 +94,12 @@ class MonotonicNetworkConfig:
         hidden: number of sigmoids.
         bound: half the width of the range that they cover at the start.
         chunk: number of sigmoids computed at a time.
-        rate: how fast its parameters learn, as a share of the optimizer's rate; 0 leaves them as they start.
+        rate: the learning rate of its parameters, as a share of the optimizer's; 0 leaves them as they start.
+
+    Example:
+        >>> config = anymax.transforms.MonotonicNetworkConfig(hidden=200)
+        >>> anymax.vocabulary.FullOutputConfig(transform=config).build(1000, 64).transform
+        MonotonicNetwork(hidden=200, bound=20.0, chunk=128)
     """
 
     hidden: int = 1000
@@ -116,6 +131,11 @@ class SoftcapConfig:
 
     Args:
         cap: the bound; Gemma 2 has 30 before the softmax of its output.
+
+    Example:
+        >>> config = anymax.transforms.SoftcapConfig(30.0)
+        >>> anymax.vocabulary.FullOutputConfig(transform=config).build(1000, 64).transform
+        Softcap(cap=30)
     """
 
     rate: ClassVar[float] = 1.0
@@ -138,7 +158,13 @@ class SoftcapConfig:
 
 @dataclass(frozen=True)
 class SignedLogConfig:
-    """A fixed function of which softmax makes stablemax, `anymax.transforms.SignedLog`."""
+    """A fixed function of which softmax makes stablemax, `anymax.transforms.SignedLog`.
+
+    Example:
+        >>> config = anymax.transforms.SignedLogConfig()
+        >>> anymax.vocabulary.FullOutputConfig(transform=config).build(1000, 64).transform
+        SignedLog()
+    """
 
     rate: ClassVar[float] = 1.0
 
@@ -158,10 +184,15 @@ class LengthScaleConfig:
     """Scores of attention grow with the number of positions, `anymax.transforms.LengthScale`, in every head by itself.
 
     Args:
-        beta: where it starts, or stays; this and the next two as in delta + beta (log n)^gamma.
+        beta: its initial value, which it keeps if it is not learned; scores of n positions are multiplied with
+            delta + beta (log n)^gamma.
         delta: as beta.
         gamma: as beta.
-        learned: which of the three are learned.
+        learned: the names of those that are learned.
+
+    Example:
+        >>> anymax.transforms.LengthScaleConfig().build(num_heads=8).beta.shape
+        torch.Size([8, 1, 1])
     """
 
     beta: float = 0.168
@@ -178,7 +209,7 @@ class LengthScaleConfig:
             raise ValueError(f"learned must be a tuple of 'delta', 'beta' and 'gamma', got {self.learned!r}")
 
     def build(self, num_heads: int) -> LengthScale:
-        """The transform of one block, with numbers for each of its heads."""
+        """The transform of one block, with a beta, delta or gamma for each of its heads where that is learned."""
         from anymax.transforms import LengthScale
 
         return LengthScale((num_heads, 1, 1), beta=self.beta, delta=self.delta, gamma=self.gamma, learned=self.learned)

@@ -27,11 +27,22 @@ def length_scale(
     """Multiply every row by delta + beta (log n)^gamma, where n is the number of its entries.
 
     Args:
-        scores: any shape.
-        beta: this and the other two are numbers or tensors that broadcast against `scores` with size 1 along `dim`.
-        mask: true where an entry may be chosen; n is how many it leaves. So does a score that is not minus infinity.
+        scores: floating point, any shape.
+        beta: a number, or a tensor that broadcasts against `scores` with size 1 along `dim`, which gets a gradient.
+        delta: as beta.
+        gamma: as beta.
+        dim: the dimension of the entries.
+        mask: true where an entry may be chosen. Entries that are masked or minus infinity do not count in n.
 
     Nakanishi 2025 (scalable softmax, delta 0 and gamma 1); Vasylenko et al. 2025.
+
+    Example:
+        >>> short, long = torch.tensor([[4.0, 0.0]]), torch.tensor([[4.0] + [0.0] * 999])
+        >>> scale = anymax.transforms.length_scale
+        >>> [round(anymax.softmax(row)[0, 0].item(), 2) for row in (short, long)]
+        [0.98, 0.05]
+        >>> [round(anymax.softmax(scale(row, 1.5))[0, 0].item(), 2) for row in (short, long)]
+        [0.98, 1.0]
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -57,17 +68,27 @@ def length_factor(
 class LengthScale(nn.Module):
     """`length_scale` as a Module, with what is learned of its formula.
 
-    In `MultiHeadAttention` and `attention`, which know what may be attended to, it multiplies the queries, and costs
-    next to nothing.
+    As the transform of `MultiHeadAttention` or `attention`, which count the keys that a query may attend to, it
+    multiplies the queries and not the scores, which costs next to nothing.
 
     Args:
         shape: of the learned numbers; broadcasts against the scores with size 1 along `dim`. `(heads, 1, 1)` gives each
             head of a (batch, heads, queries, keys) attention its own.
-        beta: where it starts, or stays. The default leaves rows of about 400 entries as they are.
+        dim: the dimension of the entries.
+        beta: its initial value, which it keeps if it is not learned. The default leaves rows of about 400 entries as
+            they are.
         delta: as beta.
         gamma: as beta.
-        learned: which are learned. The default is scalable softmax; all three, from delta 1, with entmax, are ASEntmax
-            without its dependence on the query.
+        learned: the names of those that are learned. The default is scalable softmax; all three, from delta 1, with
+            entmax, are ASEntmax without its dependence on the query.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention
+        >>> scale = anymax.transforms.LengthScale((4, 1, 1))  # one beta for each of 4 heads
+        >>> layer = MultiHeadAttention(16, 4, mapping=anymax.Entmax(1.5), transform=scale)
+        >>> layer(torch.randn(2, 5, 16), is_causal=True).sum().backward()
+        >>> scale.beta.grad.shape
+        torch.Size([4, 1, 1])
     """
 
     def __init__(
@@ -98,7 +119,7 @@ class LengthScale(nn.Module):
             nn.init.constant_(parameter, self.initial[name])  # type: ignore[index]
 
     def factor(self, num_entries: Tensor) -> Tensor:
-        """What rows of so many entries are multiplied with; `num_entries` has size 1 along `dim`."""
+        """The factor of rows of `num_entries` entries, which has size 1 along `dim`."""
         return length_factor(num_entries, self.beta, delta=self.delta, gamma=self.gamma)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:

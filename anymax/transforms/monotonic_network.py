@@ -16,7 +16,21 @@ ALIVE = 2**16
 
 
 class Units(NamedTuple):
-    """The numbers of a network: steepness, shift and height of every unit, and the line added to them."""
+    """The parameters of `monotonic_network`.
+
+    Args:
+        steepness: (units,), as are the next two; positive.
+        shift: what is added before the sigmoid.
+        height: the factor of the sigmoid; positive.
+        slope: that of the line, without dimensions; positive.
+        offset: what the line adds, without dimensions.
+
+    Example:
+        >>> one = torch.ones(1)
+        >>> units = anymax.transforms.Units(one, 0 * one, 2 * one, slope=torch.tensor(0.5), offset=torch.tensor(-1.0))
+        >>> anymax.transforms.monotonic_network(torch.tensor([-2.0, 0.0, 2.0]), units)
+        tensor([-1.7616,  0.0000,  1.7616])
+    """
 
     steepness: Tensor
     shift: Tensor
@@ -33,8 +47,15 @@ def monotonic_network(scores: Tensor, units: Units, *, chunk: int = 128) -> Tens
 
     Args:
         scores: any shape; half precision is computed in float32.
-        units: vectors of one entry per unit, `slope` and `offset` without dimensions.
-        chunk: number of units at a time. Under torch.compile all scores are taken at once, and memory grows with it.
+        units: the parameters; those of a Module are its `units`.
+        chunk: number of units at a time. Under torch.compile all scores are taken at once, and memory grows with their
+            number.
+
+    Example:
+        >>> units = anymax.MonotonicNetwork(hidden=8, bound=4.0).units
+        >>> scores = torch.tensor([-3.0, -1.0, 1.0, 3.0])
+        >>> anymax.transforms.monotonic_network(scores, units).diff() > 0
+        tensor([True, True, True])
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -57,6 +78,13 @@ class MonotonicNetwork(nn.Module):
         chunk: number of sigmoids computed at a time; see `monotonic_network`.
 
     Ganea et al. 2019, "LMS".
+
+    Example:
+        >>> network = anymax.MonotonicNetwork(hidden=100)
+        >>> layer = anymax.vocabulary.FullOutput(50, 8, transform=network)
+        >>> layer(torch.randn(6, 8), torch.arange(6)).backward()  # trains the network with the layer
+        >>> network.shift.grad.shape
+        torch.Size([100])
     """
 
     def __init__(self, hidden: int = 1000, *, bound: float = 20.0, chunk: int = 128) -> None:

@@ -30,6 +30,11 @@ def plif(scores: Tensor, slopes: Tensor, *, bound: float) -> Tensor:
         bound: half the width of the range, a positive number.
 
     Ganea et al. 2019.
+
+    Example:
+        >>> slopes = torch.tensor([0.5, 2.0])  # on [-1, 0] and on [0, 1]
+        >>> anymax.transforms.plif(torch.tensor([-1.0, 0.0, 1.0, 2.0]), slopes, bound=1.0)
+        tensor([-1.0000, -0.5000,  1.5000,  3.5000])
     """
     _check(scores, slopes, bound)
     if not is_plain(scores, slopes) or _are_functorch_transforms_active():
@@ -49,6 +54,13 @@ class PLIF(nn.Module):
         pieces: number of pieces in [-bound, bound].
         bound: scores beyond it only train the two end pieces; `num_outside` counts them.
         random_start: draw the parameter from a normal distribution of deviation 1 around unit slope.
+
+    Example:
+        >>> transform = anymax.PLIF(pieces=1000, bound=10.0)
+        >>> layer = anymax.vocabulary.FullOutput(50, 8, transform=transform)
+        >>> layer(torch.randn(6, 8), torch.arange(6)).backward()  # trains the slopes with the layer
+        >>> transform.weight.grad.shape
+        torch.Size([1000])
     """
 
     def __init__(self, pieces: int = 100_000, bound: float = 20.0, *, random_start: bool = False) -> None:

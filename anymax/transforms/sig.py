@@ -21,6 +21,13 @@ def sig(scores: Tensor, *, shift: float = 0.0, slope: float = 2.0) -> Tensor:
         slope: positive, so that the order of the scores is kept.
 
     Kanai et al. 2018.
+
+    Example:
+        >>> scores = torch.tensor([-4.0, 0.0, 4.0])
+        >>> anymax.transforms.sig(scores)
+        tensor([-8.0182, -0.6931,  3.9819])
+        >>> torch.allclose(anymax.transforms.sig(scores).softmax(-1), anymax.sigsoftmax(scores))
+        True
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -30,7 +37,18 @@ def sig(scores: Tensor, *, shift: float = 0.0, slope: float = 2.0) -> Tensor:
 
 
 class Sig(nn.Module):
-    """`sig` as a Module; its arguments are fixed numbers."""
+    """`sig` as a Module; its arguments are fixed numbers.
+
+    Args:
+        shift: where the knee is.
+        slope: positive, as in `sig`.
+
+    Example:
+        >>> layer = anymax.vocabulary.FullOutput(50, 2, transform=anymax.Sig())
+        >>> log_probs = layer.log_probs(torch.randn(20, 2))
+        >>> torch.linalg.matrix_rank(log_probs) > 3  # which is the most that a plain softmax of 2 numbers has
+        tensor(True)
+    """
 
     def __init__(self, *, shift: float = 0.0, slope: float = 2.0) -> None:
         super().__init__()

@@ -18,6 +18,13 @@ def signed_log(scores: Tensor) -> Tensor:
         scores: any shape.
 
     Prieto et al. 2025.
+
+    Example:
+        >>> scores = torch.tensor([-3.0, 0.0, 3.0])
+        >>> anymax.transforms.signed_log(scores)
+        tensor([-1.3863,  0.0000,  1.3863])
+        >>> anymax.softmax(anymax.transforms.signed_log(scores))  # 1/4, 1 and 4, normalised
+        tensor([0.0476, 0.1905, 0.7619])
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -28,7 +35,14 @@ def signed_log(scores: Tensor) -> Tensor:
 
 
 class SignedLog(nn.Module):
-    """`signed_log` as a Module."""
+    """`signed_log` as a Module.
+
+    Example:
+        >>> layer = anymax.vocabulary.FullOutput(50, 8, transform=anymax.transforms.SignedLog())
+        >>> layer(torch.randn(6, 8), torch.arange(6)).backward()
+        >>> layer.table.grad.shape
+        torch.Size([50, 8])
+    """
 
     def forward(self, scores: Tensor) -> Tensor:
         return signed_log(scores)

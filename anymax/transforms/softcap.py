@@ -20,6 +20,10 @@ def softcap(scores: Tensor, cap: float = 50.0) -> Tensor:
         cap: above 0. Gemma 2 has 50 in attention and 30 before the softmax of the output.
 
     Bello et al. 2016.
+
+    Example:
+        >>> anymax.transforms.softcap(torch.tensor([-1000.0, -1.0, 0.0, 40.0, 1000.0]))
+        tensor([-50.0000,  -0.9999,   0.0000,  33.2018,  50.0000])
     """
     if not scores.is_floating_point():
         raise TypeError(f"scores must be floating point, got {scores.dtype}; convert them with scores.float()")
@@ -28,7 +32,17 @@ def softcap(scores: Tensor, cap: float = 50.0) -> Tensor:
 
 
 class Softcap(nn.Module):
-    """`softcap` as a Module; its cap is a fixed number."""
+    """`softcap` as a Module; its cap is a fixed number.
+
+    Args:
+        cap: above 0.
+
+    Example:
+        >>> from anymax.attention import MultiHeadAttention
+        >>> layer = MultiHeadAttention(16, 4, transform=anymax.transforms.Softcap(50.0))
+        >>> layer(torch.randn(2, 5, 16)).shape
+        torch.Size([2, 5, 16])
+    """
 
     def __init__(self, cap: float = 50.0) -> None:
         super().__init__()

@@ -20,6 +20,14 @@ class AdaptiveInput(nn.Module):
         padding_index: a word whose vector is zero and whose row gets no gradient from here.
 
     Baevski and Auli 2019.
+
+    Example:
+        >>> from anymax.vocabulary import AdaptiveInput, Bands
+        >>> layer = AdaptiveInput(Bands.from_cutoffs((200, 2000), 10_000, dim=64), model_dim=64)
+        >>> layer(torch.tensor([[5, 1500, 9999]])).shape
+        torch.Size([1, 3, 64])
+        >>> sum(one.numel() for one in layer.parameters())  # one table of such vectors has 640,000
+        78976
     """
 
     def __init__(self, bands: Bands, model_dim: int, *, padding_index: int | None = None) -> None:

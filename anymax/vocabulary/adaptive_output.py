@@ -43,6 +43,14 @@ class AdaptiveOutput(OutputLayer):
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Grave et al. 2017; Baevski and Auli 2019.
+
+    Example:
+        >>> from anymax.vocabulary import AdaptiveOutput, Bands
+        >>> layer = AdaptiveOutput(Bands.from_cutoffs((200, 2000), 10_000, dim=64), model_dim=64)
+        >>> hidden, target = torch.randn(4, 64), torch.tensor([5, 1500, 9999, 0])
+        >>> layer(hidden, target).backward()  # the loss
+        >>> layer.topk(hidden, 3).words.shape
+        torch.Size([4, 3])
     """
 
     forward_methods = (*OutputLayer.forward_methods, "band_log_probs")

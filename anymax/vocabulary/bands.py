@@ -38,6 +38,13 @@ class Bands:
         vocabulary_size: number of words, special words included.
         cutoffs: the first word of each band after the head; () is one band.
         dims: the dimension of each band, one more than there are cutoffs.
+
+    Example:
+        >>> bands = anymax.vocabulary.Bands.from_sizes((200, 1800, 8000), dim=64)
+        >>> bands
+        Bands(vocabulary_size=10000, cutoffs=(200, 2000), dims=(64, 16, 4))
+        >>> bands.band_of(torch.tensor([5, 1500, 9999]))
+        tensor([0, 1, 2])
     """
 
     vocabulary_size: int

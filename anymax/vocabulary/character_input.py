@@ -25,12 +25,12 @@ Windows = Literal["word", "padded"]
 class CharacterInput(nn.Module):
     """Vectors of words from the UTF-8 bytes of their spelling.
 
-    Filters of several widths run over the bytes; the largest answer of each filter, rectified, is a feature of the
+    Filters of several widths run over the bytes; the largest output of each filter, rectified, is a feature of the
     word. Highway layers and a projection follow. A filter sees the windows that begin at one of the word's bytes and
     zeros beyond its end, so a vector depends on the word alone, and a word may be shorter than the widest filter.
 
     fairseq's CharacterTokenEmbedder instead pads every word to `max_bytes` and takes the maximum over all windows of
-    the padded word: those of padding alone, whose answer is the filter's bias, count too. Weights trained that way give
+    the padded word: those of padding alone, whose output is the filter's bias, count too. Weights trained that way give
     other vectors with the default; `windows="padded"` gives the same.
 
     The end of a text and the unknown word have learned vectors instead, since their spelling means nothing.
@@ -55,6 +55,13 @@ class CharacterInput(nn.Module):
             zeros to `max_bytes`, as fairseq has them, where no filter may be wider than that.
 
     Kim et al. 2016; bytes and sizes: Baevski and Auli 2019.
+
+    Example:
+        >>> words = ["<eos>", "<unk>", "walk", "walks"]
+        >>> layer = anymax.vocabulary.CharacterInput(words, 16, end_index=0, unknown_index=1, filters=((1, 8), (3, 8)))
+        >>> layer.extend(["walked"])  # it gets id 4
+        >>> layer(torch.tensor([[2, 3, 4, 0]])).shape
+        torch.Size([1, 4, 16])
     """
 
     spellings: Tensor

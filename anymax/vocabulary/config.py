@@ -52,6 +52,11 @@ class FixedInputConfig:
 
     Args:
         dim: width of the table; by default model_dim, otherwise with a projection.
+
+    Example:
+        >>> lexicon = anymax.data.Lexicon.from_words("a rose is a rose is a rose".split())
+        >>> anymax.vocabulary.FixedInputConfig(dim=8).build(lexicon, model_dim=16)
+        FixedInput(vocabulary_size=5, model_dim=16, dim=8, padding_index=None)
     """
 
     dim: int | None = None
@@ -76,6 +81,11 @@ class AdaptiveInputConfig:
         dim: width of the head, by default model_dim; band i has dim // factor**i.
         factor: the ratio of the widths of neighbouring bands.
         shares: instead of cutoffs: where each band after the head begins, as a share of the words there are.
+
+    Example:
+        >>> lexicon = anymax.data.Lexicon.from_words("a rose is a rose is a rose".split())
+        >>> anymax.vocabulary.AdaptiveInputConfig(cutoffs=(3,)).build(lexicon, model_dim=16).bands
+        Bands(vocabulary_size=5, cutoffs=(3,), dims=(16, 4))
     """
 
     cutoffs: tuple[int, ...] = ()
@@ -111,6 +121,12 @@ class CharacterInputConfig:
             `max_bytes`, as in fairseq.
         spell_unknown: whether a language model reads words outside its vocabulary by their spelling and not as one
             unknown word. It predicts the unknown word for them either way.
+
+    Example:
+        >>> lexicon = anymax.data.Lexicon.from_words("a rose is a rose is a rose".split())
+        >>> config = anymax.vocabulary.CharacterInputConfig(char_dim=4, filters=((1, 8), (2, 8)))
+        >>> config.build(lexicon, model_dim=16)(torch.tensor([2, 3])).shape
+        torch.Size([2, 16])
     """
 
     char_dim: int = 128
@@ -151,6 +167,15 @@ class FullOutputConfig:
         label_smoothing: share of the target that is spread evenly over words.
         smoothing: over which: "torch", all words, or "opennmt", all but the target.
         transform: an increasing function of every score before the softmax.
+
+    Example:
+        >>> from anymax.transforms import PLIFConfig
+        >>> config = anymax.vocabulary.FullOutputConfig(bias=True, transform=PLIFConfig(1000))
+        >>> config.build(5000, model_dim=16)
+        FullOutput(
+          5000, 16, dim=16, bias=True
+          (transform): PLIF(pieces=1000, bound=20.0)
+        )
     """
 
     dim: int | None = None
@@ -193,6 +218,11 @@ class AdaptiveOutputConfig:
         tail_dropout: the rate for vectors projected to a tail.
         softmax_input_dropout: the rate for vectors before head and tails, as fairseq has it.
         head_projection: whether a projection stands before the words of the head; by default where widths differ.
+
+    Example:
+        >>> config = anymax.vocabulary.AdaptiveOutputConfig(shares=(0.02, 0.2), tail_dropout=0.2)
+        >>> config.build(5000, model_dim=16).bands
+        Bands(vocabulary_size=5000, cutoffs=(100, 1000), dims=(16, 4, 1))
     """
 
     transform: ClassVar[None] = None
@@ -237,6 +267,11 @@ class MixtureOutputConfig:
         latent_dropout: the rate for the vectors of the experts.
         variational: whether the same numbers of these are dropped at all positions of a row.
         transform: an increasing function of every score before each softmax.
+
+    Example:
+        >>> config = anymax.vocabulary.MixtureOutputConfig(num_experts=3, latent_dropout=0.3)
+        >>> config.build(5000, model_dim=16).num_experts
+        3
     """
 
     num_experts: int
@@ -287,6 +322,11 @@ class SparseOutputConfig:
         bias: whether every word has a number added to its score.
         label_smoothing: share of the target that is spread evenly over words.
         smoothing: over which: "torch", all words, or "opennmt", all but the target.
+
+    Example:
+        >>> config = anymax.vocabulary.SparseOutputConfig(alpha=1.5, learn_alpha=True)
+        >>> config.build(5000, model_dim=16).mapping
+        LearnedEntmax(shape=(1,), dim=-1, low=1, high=2)
     """
 
     transform: ClassVar[None] = None

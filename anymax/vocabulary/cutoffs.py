@@ -39,6 +39,16 @@ class Cost:
             it decides how many bands pay off.
         per_score: the time of one row for one token.
         floor: fewer scores than this take no less time.
+
+    Example:
+        >>> from anymax.vocabulary import Bands, Cost
+        >>> counts = [5000 // rank for rank in range(1, 5001)]  # as Zipf's law has them
+        >>> cost = Cost(num_tokens=4096)
+        >>> bands = Bands.optimal(counts, 3, dim=64, cost=cost)
+        >>> bands.cutoffs
+        (208, 1666)
+        >>> cost.of(bands.cutoffs, counts) < 0.4 * cost.of((), counts)  # against one softmax of all words
+        True
     """
 
     num_tokens: int = 4096
@@ -78,6 +88,11 @@ def measure_cost(dim: int, num_tokens: int = 4096, *, device: str | torch.device
         dim: the dimension of the vectors that are scored.
         num_tokens: number of tokens of a batch.
         device: where to time them.
+
+    Example:
+        >>> cost = anymax.vocabulary.measure_cost(dim=512, num_tokens=1024)
+        >>> cost.num_tokens, cost.per_score > 0
+        (1024, True)
     """
     if dim < 1 or num_tokens < 1:
         raise ValueError(f"dim and num_tokens must be at least 1, got {dim} and {num_tokens}")

@@ -20,6 +20,12 @@ class FixedInput(nn.Module):
         dim: the dimension of the table, by default that of the model. Where they differ, a projection without bias
             leads from one to the other.
         padding_index: a word whose vector is zero and whose row gets no gradient from here.
+
+    Example:
+        >>> layer = anymax.vocabulary.FixedInput(1000, 16, padding_index=0)
+        >>> vectors = layer(torch.tensor([[5, 7, 0]]))
+        >>> vectors.shape, vectors[0, 2].abs().sum().item()
+        (torch.Size([1, 3, 16]), 0.0)
     """
 
     projection: nn.Parameter | None

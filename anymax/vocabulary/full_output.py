@@ -22,9 +22,16 @@ class FullOutput(TableOutput):
         label_smoothing: share of the target that is spread evenly over all words. Log-probabilities are never
             smoothed, so take `log_prob` for a perplexity.
         unsmoothed: the id of a word that gets none of that share, as padding; then the target gets none of it either,
-            and the others have it by equal parts, as in OpenNMT. By default there is no such word.
+            and the others share it equally, as in OpenNMT. By default there is no such word.
         ignore_index: the target of tokens that do not count.
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
+
+    Example:
+        >>> layer = anymax.vocabulary.FullOutput(1000, 16, label_smoothing=0.1)
+        >>> hidden, target = torch.randn(4, 16), torch.tensor([5, 7, 0, -100])  # the last does not count
+        >>> layer(hidden, target).backward()  # the loss
+        >>> layer.log_prob(hidden, target).shape, layer.topk(hidden, 3).words.shape
+        (torch.Size([4]), torch.Size([4, 3]))
     """
 
     forward_methods = (*TableOutput.forward_methods, "scores")

@@ -34,6 +34,13 @@ class MixtureOutput(TableOutput):
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Yang et al. 2018.
+
+    Example:
+        >>> layer = anymax.vocabulary.MixtureOutput(50, 2, num_experts=3)
+        >>> hidden, target = torch.randn(20, 2), torch.arange(20)
+        >>> layer(hidden, target).backward()  # the loss
+        >>> torch.linalg.matrix_rank(layer.log_probs(hidden)) > 3  # which is the most that one softmax has
+        tensor(True)
     """
 
     forward_methods = (*TableOutput.forward_methods, "scores", "weights")

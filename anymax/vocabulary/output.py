@@ -20,7 +20,21 @@ COPIES = 4
 
 
 class TopK(NamedTuple):
-    """The likeliest words of every token, best first; both fields end in a dimension of size k."""
+    """The likeliest words of every token, best first.
+
+    Args:
+        log_probs: (..., k), their log-probabilities.
+        words: (..., k), their ids.
+
+    Example:
+        >>> layer = anymax.vocabulary.FullOutput(4, 4)
+        >>> _ = layer.table.data.copy_(torch.eye(4))
+        >>> best = layer.topk(torch.tensor([[0.0, 3.0, 1.0, 0.0]]), 2)
+        >>> best.words
+        tensor([[1, 2]])
+        >>> best.log_probs
+        tensor([[-0.2110, -2.2110]])
+    """
 
     log_probs: Tensor
     words: Tensor
@@ -40,6 +54,16 @@ class OutputLayer(nn.Module, ABC):
         model_dim: size of a hidden vector.
         ignore_index: the target of tokens that do not count.
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
+
+    Example:
+        >>> from anymax.vocabulary import AdaptiveOutput, Bands, FullOutput, SparseOutput
+        >>> hidden, target = torch.ones(3, 8), torch.tensor([4, 0, 9])
+        >>> for layer in (FullOutput(10, 8), SparseOutput(10, 8), AdaptiveOutput(Bands(10, (5,), (8, 2)), 8)):
+        ...     layer(hidden, target).backward()  # the loss
+        ...     print(type(layer).__name__, tuple(layer.log_probs(hidden).shape), tuple(layer.sample(hidden).shape))
+        FullOutput (3, 10) (3,)
+        SparseOutput (3, 10) (3,)
+        AdaptiveOutput (3, 10) (3,)
     """
 
     # Whether the loss is the negative log-probability of the target.

@@ -32,6 +32,13 @@ class SparseOutput(TableOutput):
         memory_budget: bytes of scores that may be alive at once; by default as in `linear_cross_entropy`.
 
     Peters et al. 2019.
+
+    Example:
+        >>> layer = anymax.vocabulary.SparseOutput(1000, 16, alpha=1.5)
+        >>> hidden = torch.randn(4, 16)
+        >>> layer(hidden, torch.tensor([5, 7, 0, 8])).backward()  # the entmax loss
+        >>> (layer.log_probs(hidden) > -torch.inf).sum(-1) < 100  # the words with a probability
+        tensor([True, True, True, True])
     """
 
     is_likelihood = False

@@ -20,12 +20,20 @@ def tie_(
     after `to_empty`, which gives every layer parameters of its own.
 
     Args:
-        input: an AdaptiveInput, for an AdaptiveOutput of the same bands; a FixedInput, for the other output layers.
+        input: an AdaptiveInput or a FixedInput.
+        output: for an AdaptiveInput an AdaptiveOutput of the same bands; for a FixedInput any other output layer.
         tables: share the vectors of the words.
         projections: share the projection between table and model; of adaptive layers, those of all tails.
         head: share the projection of an adaptive head; the output needs head_projection=True.
 
     Baevski and Auli 2019.
+
+    Example:
+        >>> from anymax.vocabulary import FixedInput, FullOutput, tie_
+        >>> input, output = FixedInput(1000, 16), FullOutput(1000, 16)
+        >>> tie_(input, output)
+        >>> output.table is input.table
+        True
     """
     if not (tables or projections or head):
         raise ValueError("tie_ needs something to share, got tables, projections and head all False")

@@ -1,4 +1,4 @@
-"""The pages: examples run and print what they show, links lead somewhere, the index is complete."""
+"""The pages: examples run and print what they show, links lead somewhere."""
 
 import contextlib
 import importlib.util
@@ -62,12 +62,6 @@ def test_links_lead_to_files(page: Path):
     targets = [(page.parent / link).resolve() for link in links(page)]
     missing = [target for target in targets if not target.exists() and target != MEASURED]
     assert missing == []
-
-
-def test_the_index_names_every_page():
-    listed = {(DOCS / link).resolve() for link in links(DOCS / "README.md")}
-    pages = {page for page in PAGES if DOCS in page.parents} - {DOCS / "README.md"}
-    assert sorted(map(name, pages - listed)) == []
 
 
 def test_links_are_told_from_addresses_and_code(tmp_path: Path):

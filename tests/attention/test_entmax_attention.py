@@ -292,3 +292,18 @@ def test_numbers_out_of_their_range_are_refused() -> None:
     for sink in (math.inf, math.nan, torch.full((3,), math.inf), torch.full((3,), math.nan)):
         refused(ValueError, "sink must be below infinity", q, k, v, sink=sink)
     refused(TypeError, "sink must be a number or a tensor, got str", q, k, v, sink="learned")
+
+
+def test_softmax_equals_torchs_function_in_half_precision_and_with_dropout() -> None:
+    q, k, v = vectors(2, 3, dtype=torch.bfloat16)
+    mask = torch.rand(2, 1, Q, K) < 0.7
+    mask[..., 0] = True
+    exact = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+    weight = torch.randn(2, 3, Q, V).bfloat16()
+    got = torch.autograd.grad((entmax_attention(q, k, v, 1.0, mask) * weight).sum(), (q, k, v))
+    wanted = torch.autograd.grad((F.scaled_dot_product_attention(*exact, mask) * weight).sum(), exact)
+    torch.testing.assert_close([each.double() for each in got], list(wanted), rtol=2e-2, atol=2e-2)
+    # Which weights are dropped differs; the mean over draws does not, and each draw scales those that are left.
+    one, many = vectors(1, dtype=torch.float64), 4000
+    mean = sum(entmax_attention(*one, 1.0, dropout_p=0.3).detach() for _ in range(many)) / many
+    torch.testing.assert_close(mean, F.scaled_dot_product_attention(*one).detach(), rtol=0, atol=0.1)

@@ -218,6 +218,14 @@ def test_text_has_contrast(opened: Any, is_dark: bool) -> None:
     assert [text for ratio, text in measured if ratio < 4.5] == []
 
 
+def test_a_narrow_page_is_not_wider_than_its_window(opened: Any) -> None:
+    opened.set_viewport_size({"width": 390, "height": 800})
+    opened.reload()
+    opened.locator("figure.chart").scroll_into_view_if_needed()
+    opened.locator("figure.chart[data-drawn] canvas").wait_for()
+    assert opened.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_every_plot_and_button_has_a_name(opened: Any) -> None:
     opened.locator("figure.chart[data-drawn] canvas").wait_for()
     unnamed = "[...document.querySelectorAll('button, [role=img], select, input')].filter((each) => "

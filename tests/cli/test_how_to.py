@@ -79,7 +79,8 @@ def test_the_page_on_post_editing_runs_as_it_stands(capsys: pytest.CaptureFixtur
             assert printed.count("\n") == len(TRIPLETS)
     assert left_out == LEFT_OUT
     assert Path("new.pe").read_text().count("\n") == len(TRIPLETS)
-    assert "ter" in Path("both/comparison.md").read_text()
+    compared = Path("both/comparison.md").read_text()
+    assert "| as it is |  | " in compared and "| ape_small.dual_source | 1 | " in compared
 
 
 def test_the_page_on_looking_at_a_run_runs_as_it_stands(

@@ -12,6 +12,7 @@ import tyro
 
 from anymax.cli import prepare as verb
 from anymax.cli import train
+from anymax.cli.subject import DEFAULT_RECIPE
 from anymax.data import BPE, Text, Words
 from anymax.data.text import hub
 
@@ -87,10 +88,13 @@ def test_a_corpus_without_other_splits_says_so(tmp_path: Path, capsys: pytest.Ca
         Text(),
     ],
 )
-def test_what_to_type_next_trains_on_that_text(text: Text):
+def test_what_to_type_next_trains_on_that_text(text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    if text.path is not None:
+        text.path.write_text("some words\n")
     program, command, *rest = shlex.split(verb.next_command(text))
     assert (program, command) == ("anymax", "train")
-    recipe = rest.pop(0) if not rest[0].startswith("--") else train.DEFAULT_RECIPE
+    recipe = rest.pop(0) if not rest[0].startswith("--") else DEFAULT_RECIPE
     trained_on = train.new_run(recipe, rest).config.task.data
     assert trained_on == text
 

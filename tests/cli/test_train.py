@@ -24,12 +24,35 @@ pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 
 def test_recipes_are_listed_with_a_line_each_and_can_be_narrowed_down(capsys: pytest.CaptureFixture[str]):
-    lines = out(capsys, "recipes").splitlines()
-    assert [line.split()[0] for line in lines] == names()
+    lines = [line for line in out(capsys, "recipes").splitlines() if line.startswith("    ")]
+    assert sorted(line.split()[0] for line in lines) == sorted(names())
     assert all(len(line.split()) > 3 for line in lines)
-    narrowed = out(capsys, "recipes", "grave").splitlines()
-    assert narrowed and all(line.startswith("grave.") for line in narrowed)
+    narrowed = [line for line in out(capsys, "recipes", "grave").splitlines() if line.startswith("    ")]
+    assert narrowed and all(line.split()[0].startswith("grave.") for line in narrowed)
     assert "`anymax recipes` lists them all" in complaint(capsys, "recipes", "graves")
+
+
+def test_recipes_that_run_here_stand_first_and_others_name_the_data_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("ANYMAX_DATA", str(tmp_path))
+    (tmp_path / "ptb").mkdir()
+    headings = {}
+    for line in out(capsys, "recipes").splitlines():
+        if line and not line.startswith(" "):
+            heading = line
+        elif line.startswith("    "):
+            headings[line.split()[0]] = heading
+    assert headings["drawn.copy"] == "Run here, and need no data set:"
+    assert headings["ptb.linear"] == f"Run here, with data found in {tmp_path}:"
+    assert headings["wikitext2.softmax"] == f"Need wikitext-2, not in {tmp_path}:"
+    assert headings["latent.signalling_features"] == f"Need features, not in {tmp_path}:"
+    order = list(dict.fromkeys(headings.values()))
+    assert order[:2] == [headings["drawn.copy"], headings["ptb.linear"]]
+    monkeypatch.delenv("ANYMAX_DATA")
+    shown = out(capsys, "recipes", "ptb.linear")
+    assert "Need ptb, not here; the environment variable ANYMAX_DATA names the folder of data sets:" in shown
+    assert "3 to 21 minutes on two cores" in shown
 
 
 def test_training_tells_what_it_does_tests_the_model_and_shows_what_it_writes(capsys: pytest.CaptureFixture[str]):
@@ -139,6 +162,15 @@ def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
         (["train", "--toy", "--steps", "0"], "steps must be at least 1, got 0"),
         (["train", "sotu.adaptiv_tied"], "got 'sotu.adaptiv_tied'; perhaps sotu.adaptive_tied"),
         (["train", "!"], "anymax recipes lists them"),
+        (["train", ""], "RECIPE must be named"),
+        (["train", "sotu"], "got 'sotu'; perhaps sotu.bpe"),
+        (["train", "absent.txt"], "RECIPE must be a text file or a folder of them where it is a path, but absent.txt"),
+        (["train", "sotu.bpe", "sotu.softmax"], "RECIPE must be one, got sotu.bpe and sotu.softmax"),
+        (["train", "--config"], "--config must be followed by a file"),
+        (["train", "--config", "absent.json"], "absent.json does not exist"),
+        (["train", "--config", "run.yaml"], "must be followed by the config.json of a run, got run.yaml"),
+        (["train", "sotu.bpe", "--config", "a.json"], "--config a.json and sotu.bpe; drop one of the two"),
+        (["train", "sotu.bpe", "--from", __file__], "--from must come with --config"),
         (["train", "--toy", "--data.corpus", "sherlock"], "corpus must be one of .*pydoc"),
         (["train", "--toy", "--data.path", "absent.txt"], "absent.txt"),
         (["resume"], "write anymax resume RUN"),
@@ -150,6 +182,7 @@ def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
         (["evaluate", "absent"], "absent/config.json is missing"),
         (["generate", "absent"], "absent/config.json is missing"),
         (["compare", PLAIN, PLAIN], "recipes must differ"),
+        (["compare", PLAIN, str(Path(__file__).parent)], "compare needs recipes, got the text .*--data.path"),
         (["compare", PLAIN, "sotu.bpe", "--toy", "--lr", "3"], r"--lr[\s\S]*--optimizer\.lr"),
         (["compare", PLAIN, "--steps", "2", "--tokens", "100"], "one budget must be given at most"),
         (["compare", PLAIN, "--seeds", "2", "--seed", "3"], "--seed cannot be given"),
@@ -212,7 +245,7 @@ def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture
     folder = 'it\'s [my] "run" $1 :fire:'
     text = out(capsys, "train", PLAIN, *QUICK, "--data.path", own_text(), "--folder", folder)
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
-    assert [command[2] for command in commands] == [folder] * 4 and commands[0][3] == "The people"
+    assert [command[2] for command in commands] == [folder] * 4 and commands[0][3] == "words are what"
     assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
     printed = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
     for verb, message in zip(("resume", "finetune"), printed, strict=True):

@@ -43,8 +43,10 @@ from anymax.models import (
     Sharing,
     Tie,
     TransformerConfig,
+    TransformerDecoderConfig,
     TranslatorConfig,
 )
+from anymax.models.post_editing.sharing import TRANSFORMER
 from anymax.structured import Budget
 from anymax.training import as_plain, from_plain
 from anymax.transforms import (
@@ -133,6 +135,16 @@ MEMBERS: list[tuple[Any, tuple[Any, ...]]] = [
             decoder=BertConfig(4, 1, 2, 6, mapping=LearnedEntmaxConfig()),
             cross_mapping=SoftpickConfig(),
             label_smoothing=0.2,
+        ),
+        (Words(20),),
+    ),
+    (
+        PostEditorConfig(
+            BertConfig(4, 1, 2, 8),
+            TRANSFORMER,
+            decoder=TransformerDecoderConfig(
+                TransformerConfig(4, 2, 1, 6, norm_first=False), mapping=EntmaxConfig(1.3), max_positions=9
+            ),
         ),
         (Words(20),),
     ),

@@ -17,7 +17,9 @@ from anymax.models import (
     LSTMConfig,
     PostEditorConfig,
     TransformerConfig,
+    TransformerDecoderConfig,
 )
+from anymax.models.post_editing.sharing import TRANSFORMER
 from anymax.vocabulary import AdaptiveOutput, FixedInput, FullOutput, SparseOutput
 from tests.each import each
 from tests.models.post_editing.test_sharing import Words
@@ -66,12 +68,16 @@ def post_editor(config: PostEditorConfig | DualSourceTransformerConfig) -> Membe
 
 
 BERT = BertConfig(16, 2, 2, 24, max_positions=16)
+BODY = TransformerConfig(16, 2, 2, 24, final_norm=True)
 MEMBERS: dict[str, Callable[[], Member]] = {
     **{f"transformer, {layers}": (lambda layers=layers: language_model(build(layers))) for layers in LAYERS},
     **{f"transformer, {name}": (lambda name=name: language_model(build(**VARIANTS[name]))) for name in VARIANTS},
     "lstm": lambda: language_model(lstm()),
     "post-editor": lambda: post_editor(PostEditorConfig(BERT)),
-    "dual-source": lambda: post_editor(DualSourceTransformerConfig(TransformerConfig(16, 2, 2, 24, final_norm=True))),
+    "post-editor with a Transformer's decoder": lambda: post_editor(
+        PostEditorConfig(BERT, TRANSFORMER, decoder=TransformerDecoderConfig(BODY, max_positions=16))
+    ),
+    "dual-source": lambda: post_editor(DualSourceTransformerConfig(BODY)),
     "awd-lstm": lambda: language_model(awd_lstm()),
 }
 ALL = torch.arange(NUM_INPUTS)

@@ -1,5 +1,8 @@
 """Text drawn from a language model: what decides it, what is kept, where it ends."""
 
+import math
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import Tensor
@@ -112,6 +115,20 @@ def test_texts_end_at_the_word_that_stops_them() -> None:
     assert short[0].tolist() == alone[0, : 3 + alone[0, 3:].tolist().index(stop) + 1].tolist()
 
 
+def test_banned_words_are_never_drawn_and_another_stands_where_nothing_else_is_likely() -> None:
+    model, prompt = build(), words(4, 3)
+    for options in ({}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.5}):
+        free = generate(model, prompt, num_tokens=30, generator=seeded(3), **options)[:, 3:]
+        banned = free.flatten().mode().values.item()
+        texts = generate(model, prompt, num_tokens=30, generator=seeded(3), banned=[banned], otherwise=0, **options)
+        assert banned not in texts[:, 3:].flatten().tolist()
+    output = model.output
+    certain = torch.full((4, V), -math.inf).index_fill(1, torch.tensor([5]), 0.0)
+    with patch.object(output, "log_probs", lambda hidden: certain.clone()):
+        stuck = generate(model, prompt, num_tokens=4, banned=[5], otherwise=7)
+    assert stuck[:, 3:].tolist() == [[7] * 4] * 4
+
+
 def test_generation_leaves_every_module_in_its_mode() -> None:
     model = build(dropout=0.1)
     model.blocks[0].eval()
@@ -128,6 +145,10 @@ def test_generation_leaves_every_module_in_its_mode() -> None:
         ({"top_k": 24}, "top_k must be between 1 and the vocabulary size, 23, got 24"),
         ({"top_p": 0.0}, "top_p must lie above 0 and be at most 1, got 0.0"),
         ({"stop": V}, "stop must be a word of the vocabulary, from 0 to 22, got 23"),
+        ({"banned": [3]}, "otherwise must be given with banned"),
+        ({"otherwise": 3}, "otherwise must be given with banned"),
+        ({"banned": [3], "otherwise": 3}, "be another word, got 3"),
+        ({"banned": [V], "otherwise": 3}, "must be words of the vocabulary, from 0 to 22, got 23"),
         ({"prompt_ids": torch.arange(3)}, r"prompt_ids must be \(batch, positions\)"),
         ({"prompt_ids": torch.arange(0).view(3, 0)}, r"got shape \(3, 0\)"),
     ],

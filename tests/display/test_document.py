@@ -159,6 +159,19 @@ def test_weights_are_written_byte_for_byte() -> None:
     assert base64.b64decode(given["examples"][0]["encoder"]["weights"]) == bytes([0, 255, 128, 1])
 
 
+def test_lines_have_one_legend_with_their_colours_and_dashes() -> None:
+    import vl_convert
+
+    for options in ({}, {"points": True}, {"band": True}):
+        colour = Axis("run", "", kind="nominal", order=("a", "b"))
+        spec = lines(Axis("step", "steps"), Axis("loss", "loss"), colour, **options)
+        rows = [{"step": step, "loss": 1.0 / step, "run": run} for step in (1, 2) for run in "ab"]
+        svg = vl_convert.vegalite_to_svg({**spec, "data": {"values": rows}})
+        (legend,) = re.findall(r'role-legend"(.*)', svg, flags=re.DOTALL)
+        symbols = re.findall(r'<path [^>]*stroke="(#[^"]+)"[^>]*stroke-dasharray="([^"]+)"', legend)
+        assert len(symbols) == 2 and len({colour for colour, _ in symbols}) == len({dash for _, dash in symbols}) == 2
+
+
 def test_charts_are_specifications_that_vega_lite_takes(tmp_path: Path) -> None:
     import vl_convert
 

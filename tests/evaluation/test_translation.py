@@ -86,6 +86,15 @@ def test_a_difference_that_luck_explains_has_a_large_p_value_and_a_real_one_a_sm
         assert each.value == pytest.approx(alone) and abs(each.mean - alone) < each.interval
 
 
+def test_a_difference_may_be_of_another_score():
+    references = drawn(60, 6)
+    systems = {"first": changed(references, 0.3, 7), "worse": changed(references, 0.6, 9)}
+    first, worse = paired_bootstrap(systems, references, metric="ter", num_samples=100)
+    for each in (first, worse):
+        assert each.value == pytest.approx(score_translations(systems[each.system], references)["ter"].value)
+    assert first.value < worse.value and worse.p_value < 0.02
+
+
 def test_equal_systems_do_not_differ():
     references = drawn(30, 10)
     wrong = ["x y z"] * 30

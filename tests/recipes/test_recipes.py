@@ -12,7 +12,7 @@ from anymax.attention import LearnedEntmaxConfig
 from anymax.data import Lexicon
 from anymax.models import build_language_model, learned_alphas
 from anymax.plain import as_plain
-from anymax.recipes import find, names, sotu
+from anymax.recipes import about, find, names, sotu
 from anymax.training.config import LanguageModelingConfig, RunConfig, run_config
 from anymax.training.optim.optimizers import AdamConfig
 from anymax.vocabulary import FullOutputConfig
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_a_recipe_tells_in_its_first_line_what_it_is_and_gives_a_config(name: str) -> None:
     recipe = find(name)
     first = recipe.__doc__.strip().split("\n\n")[0]
-    assert first.endswith(".")
+    assert first.endswith(".") and about(name).title.endswith(".")
+    # It goes on after the title, in the list of recipes.
+    assert about(name).takes and not about(name).takes.endswith(".")
     assert isinstance(recipe(), RunConfig) and recipe() == recipe()
 
 

@@ -129,7 +129,8 @@ def paths(heads: Heads) -> Chart:
     for layer in spec["layer"]:
         layer["encoding"]["detail"] = {"field": "head"}
     spec["layer"][-1]["encoding"]["tooltip"] = [{"field": "head"}, {"field": "kind"}, {"field": "alpha"}]
-    faceted = {"facet": {"column": {"field": "kind", "title": None, "sort": None}}, "spec": spec}
+    kinds = list(dict.fromkeys(columns["kind"]))
+    faceted = {"facet": {"field": "kind", "title": None, "sort": kinds}, "columns": len(kinds), "spec": spec}
     return Chart("Alphas over training", columns, faceted, METRICS)
 
 

@@ -17,8 +17,28 @@ from anymax.training.run_folder.folder import TESTED
 
 # More bins than any evaluation has, fewer than a page cannot show.
 MOST_BINS = 50
+# Models that only count, as results have them, and as they are shown.
+COUNTING = {"unigram": "unigram", "bigram": "interpolated bigram"}
 # Counts that a float holds exactly.
 MOST_WORDS = 2**53
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A model that only counts.
+
+    Args:
+        loss: of all words.
+        by_frequency: as that of a run; None in results of older versions.
+    """
+
+    loss: float
+    by_frequency: FrequencyTable | None
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, Any]) -> Counted:
+        found = _mapping(name, values)
+        return cls(_finite("loss", found), _table_of(found) if "by_frequency" in found else None)
 
 
 @dataclass(frozen=True)
@@ -29,36 +49,24 @@ class Results:
         loss: of all words.
         loss_name: what loss that is.
         by_frequency: the same by the training count of the word, and of the word before it.
-        unigram, bigram: the loss of models that only count, of all words; None where they were not measured.
+        counted: models that only count, by name; none where they were not measured.
     """
 
     loss: float
     loss_name: str
     by_frequency: FrequencyTable
-    unigram: float | None
-    bigram: float | None
+    counted: Mapping[str, Counted]
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Results:
         """From what a report of a language model wrote; a ValueError names what is not as it wrote it."""
-        perplexity, bins = _mapping("perplexity", values), _mapping("by_frequency", values)
-        counted = {name: _mapping(name, values) for name in ("unigram", "bigram") if values.get(name) is not None}
+        perplexity = _mapping("perplexity", values)
         return cls(
             _finite("loss", perplexity),
             _text("loss_name", perplexity),
-            FrequencyTable(_bins("by_word", bins), _bins("by_previous", bins)),
-            **{name: _finite("loss", counted[name]) if name in counted else None for name in ("unigram", "bigram")},
+            _table_of(values),
+            {name: Counted.of(name, values) for name in COUNTING if values.get(name) is not None},
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "loss": self.loss,
-            "loss_name": self.loss_name,
-            "by_frequency": self.by_frequency.as_dict(),
-            "unigram": self.unigram,
-            "bigram": self.bigram,
-        }
 
 
 def frequencies(runs: Mapping[str, Path]) -> list[Part]:
@@ -94,8 +102,11 @@ def shown(tested: Mapping[str, Results]) -> list[Part]:
     """The results of runs by their names: a plot by the word, one by the word before it, and a table of both."""
     if not tested:
         return []
-    by_word = {name: run.by_frequency.by_word for name, run in tested.items()}
-    by_previous = {name: run.by_frequency.by_previous for name, run in tested.items()}
+    tables = {name: run.by_frequency for name, run in tested.items()}
+    for name, table in _counted(tested):
+        tables.setdefault(name, table)
+    by_word = {name: table.by_word for name, table in tables.items()}
+    by_previous = {name: table.by_previous for name, table in tables.items()}
     note = " ".join(["Words up to a count, but above that of the bar before.", *_sentences(tested)])
     return [
         _chart(BY_WORD, by_word, note),
@@ -117,7 +128,6 @@ def _chart(title: str, of_runs: Mapping[str, tuple[Bin, ...]], note: str) -> Cha
         Axis("loss", "loss per word", starts_at_zero=True, format=".3~f"),
         Axis("run", "", "nominal", order=tuple(printable(name) for name in of_runs)),
     )
-    spec["encoding"]["x"]["axis"] = {"labelAngle": 0}
     spec["encoding"]["tooltip"].append({"field": "share", "type": "quantitative", "format": ".2%"})
     names = ("run", "count", "loss", "share")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
@@ -164,16 +174,35 @@ def _sentences(tested: Mapping[str, Results]) -> Iterator[str]:
     """The losses of all words: those of the runs, and of models that only count."""
     names = {name: printable(name) for name in tested}
     yield f"Of all words: {'; '.join(f'{names[name]} {run.loss:.3f}' for name, run in tested.items())}."
-    counted: dict[tuple[float, float], list[str]] = {}
-    for name, run in tested.items():
-        if run.unigram is not None and run.bigram is not None:
-            counted.setdefault((run.unigram, run.bigram), []).append(names[name])
-    for (unigram, bigram), of_runs in counted.items():
-        whose = f" on the text of {', '.join(of_runs)}" if len(counted) > 1 else ""
-        yield f"Models that only count have{whose} {unigram:.3f} (unigram) and {bigram:.3f} (interpolated bigram)."
+    for name, whose, counted in _baselines(tested):
+        yield f"The {name}{whose}, which only counts, has {counted.loss:.3f}."
     for name, run in tested.items():
         if run.loss_name != LIKELIHOOD:
             yield f"That of {names[name]} is the {printable(run.loss_name)}, which compares with no likelihood."
+
+
+def _counted(tested: Mapping[str, Results]) -> Iterator[tuple[str, FrequencyTable]]:
+    """The tables of models that only count, under their names."""
+    for name, whose, counted in _baselines(tested):
+        if counted.by_frequency is not None:
+            yield f"{name}{whose}", counted.by_frequency
+
+
+def _baselines(tested: Mapping[str, Results]) -> Iterator[tuple[str, str, Counted]]:
+    """Each model that only counts, once: its name, of which runs' text it is where those differ, and its results."""
+    for name, shown_as in COUNTING.items():
+        found: dict[float, list[str]] = {}
+        for run, results in tested.items():
+            if name in results.counted:
+                found.setdefault(results.counted[name].loss, []).append(run)
+        for runs in found.values():
+            whose = f" of {', '.join(map(printable, runs))}" if len(found) > 1 else ""
+            yield shown_as, whose, tested[runs[0]].counted[name]
+
+
+def _table_of(values: Mapping[str, Any]) -> FrequencyTable:
+    bins = _mapping("by_frequency", values)
+    return FrequencyTable(_bins("by_word", bins), _bins("by_previous", bins))
 
 
 def _bins(name: str, values: Mapping[str, Any]) -> tuple[Bin, ...]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from anymax.analysis.latents import Looked
-from anymax.display import Axis, Chart, Part, Picture, Pictures, Table, bars, lines
+from anymax.analysis.report.learning import FEW
+from anymax.display import LOW, Axis, Chart, Part, Picture, Pictures, Table, bars, lines
 from anymax.training.latent_view import BitEffects, Gallery
 from anymax.training.task import Task
 
@@ -45,19 +47,23 @@ NOTES = {
 }
 
 
-def latents(task: Task, folder: Path) -> list[Part]:
+def latents(task: Task, folder: Path, checkpoint: str) -> list[Part]:
     """What the discrete latent of a trained task does; empty for a task without one.
 
     Args:
         folder: of the run, with its records.
+        checkpoint: what the task was opened from.
     """
     view = task.latent_view()
-    return [] if view is None else parts(Looked.of(view, folder))
+    if view is None:
+        return []
+    found = parts(Looked.of(view, folder))
+    return [replace(part, source=f"{checkpoint}, {SPLIT}") if part.source == SPLIT else part for part in found]
 
 
-def parts(looked: Looked) -> list[Part]:
+def parts(looked: Looked) -> list[Pictures | Chart | Table]:
     """What there is to see of a latent, for a page."""
-    view, found = looked.view, list[Part]()
+    view, found = looked.view, list[Pictures | Chart | Table]()
     if view.gallery is not None:
         found.append(pictures(view.gallery))
     if view.bits is not None:
@@ -176,7 +182,7 @@ def curves(looked: Looked) -> list[Chart]:
     return [_curve(name, points) for name, points in series.items() if name != LOSS and len(points) > 1]
 
 
-def _of_bits(bits: BitEffects) -> list[Part]:
+def _of_bits(bits: BitEffects) -> list[Pictures | Chart | Table]:
     numbers = list(range(1, len(bits.on) + 1))
     x = Axis("bit", "bit", "ordinal")
     spec_on, spec_change = (
@@ -199,21 +205,21 @@ def _support(support: Mapping[int, int], values: str) -> Chart:
         Axis("values", f"{values} with a probability", "ordinal"), Axis("images", "images", starts_at_zero=True)
     )
     mean = sum(number * images for number, images in support.items()) / sum(support.values())
-    return Chart(f"How many {values} have a probability", columns, spec, SPLIT, f"{mean:.2f} in the mean.")
+    return Chart(f"How many {values} have a probability", columns, spec, SPLIT, f"{mean:.2f} on average.")
 
 
 def _curve(quantity: str, points: list[tuple[int, float, str]]) -> Chart:
     steps, values, names = (list(column) for column in zip(*points, strict=True))
-    title = TITLES.get(quantity, quantity.replace("_", " "))
+    title, of = TITLES.get(quantity, quantity.replace("_", " ")), tuple(dict.fromkeys(names))
     spec: dict[str, Any] = lines(
         Axis("step", "step"),
         Axis("value", quantity.replace("_", " ")),
-        Axis("measured in", "", "nominal"),
-        # A line through one point is not seen.
-        points=min(Counter(names).values()) == 1,
+        Axis("measured in", "", "nominal", order=of) if len(of) > 1 else None,
+        points=min(Counter(names).values()) <= FEW,
     )
     columns = {"step": steps, "value": values, "measured in": names}
-    return Chart(title, columns, spec, RECORDS, NOTES.get(quantity, ""))
+    note = NOTES.get(quantity, "") or (f"On {of[0]}." if of[0] != "training" else "")
+    return Chart(title, columns, spec, RECORDS, note, height=LOW)
 
 
 def _most(counts: Tensor, most: int) -> list[int]:

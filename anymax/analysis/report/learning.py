@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeGuard
 
 from anymax.analysis.report.runs import Run
-from anymax.display import Axis, Chart, Paragraph, Part, lines
+from anymax.display import LOW, Axis, Chart, Paragraph, Part, lines
 from anymax.display.printable import printable
+from anymax.evaluation.translation import NAMES
 from anymax.training.run_folder.metrics import METRICS
 
 # Points of a line at most; of more records, the mean of as many as it takes is one point.
@@ -48,7 +51,9 @@ def learning(runs: Sequence[Run], without: Collection[str] = ()) -> list[Part]:
     charts = [chart for chart in _charts(runs, without) if len(chart)]
     if not charts:
         return [Paragraph("No steps are recorded yet.")]
-    hint = "Drag to move, Ctrl and the wheel to zoom, double click for the whole. Thinned to means of neighbours."
+    hint = "Drag to move, Ctrl and the wheel to zoom, double click for the whole."
+    if any(len(run.trained) > MOST_POINTS for run in runs):
+        hint += " A point of training is the mean of several records."
     still = {chart.title: chart.columns["value"][0] for chart in charts if _is_constant(chart)}
     constant = [Paragraph(f"Constant: {', '.join(f'{title.lower()} {value:g}' for title, value in still.items())}.")]
     moving = [chart for chart in charts if chart.title not in still]
@@ -60,20 +65,20 @@ def _is_constant(chart: Chart) -> bool:
 
 
 def _charts(runs: Sequence[Run], without: Collection[str]) -> Iterator[Chart]:
-    yield _chart("Training loss", "loss", runs, lambda run: _of_training(run, "loss"), is_few=False)
+    yield _chart("Training loss", "loss", runs, partial(_of_training, name="loss"))
     for name in _names(runs, "metrics", without):
-        curves = [(lambda run, name=name: _of_evaluations(run, name))]
-        yield _chart(f"Validation: {words(name)}", words(name), runs, curves[0], is_few=True)
-    yield _chart("Learning rate", "learning rate", runs, lambda run: _of_training(run, "lr"), height=150)
-    yield _chart(
-        "Norm of gradients", "norm, before clipping", runs, lambda run: _of_training(run, "gradient_norm"), height=150
+        yield _chart(f"Validation: {words(name)}", words(name), runs, partial(_of_evaluations, name=name), is_few=True)
+    of_training = (
+        ("Learning rate", "learning rate", "lr"),
+        ("Norm of gradients", "norm, before clipping", "gradient_norm"),
+        ("Speed", f"{_item(runs)}s a second", "items_per_second"),
     )
-    yield _chart(
-        "Speed", f"{_item(runs)}s a second", runs, lambda run: _of_training(run, "items_per_second"), height=150
-    )
+    for title, value, name in of_training:
+        yield _chart(title, value, runs, partial(_of_training, name=name), height=LOW)
     for name in _names(runs, "log", without):
-        curves = [(lambda run, name=name: _of_training(run, name, "log"))]
-        yield _chart(f"Logged: {words(name)}", words(name), runs, curves[0], height=180)
+        yield _chart(
+            f"Logged: {words(name)}", words(name), runs, partial(_of_training, name=name, within="log"), height=LOW
+        )
 
 
 def _chart(
@@ -104,9 +109,8 @@ def _chart(
     colour = Axis("run", "", kind="nominal", order=tuple(names)) if len(names) > 1 else None
     points = is_few and max((len(curve.steps) for curve in curves), default=0) <= FEW
     spec = lines(Axis("steps", "steps"), Axis("value", value, is_log=is_log), colour, points=points, band=aligned)
-    choices = [("steps", "steps")]
+    choices = [("steps", "steps"), (f"{_item(runs)}s", "items")]
     # A band needs its points at one place, which seeds have by steps and items alone.
-    choices += [(f"{_item(runs)}s", "items")]
     choices += [] if aligned else [("hours", "hours")]
     note = "The mean over seeds, and from the least to the greatest of them." if aligned else ""
     return Chart(title, columns, spec, METRICS, note, tuple(choices), height)
@@ -171,17 +175,16 @@ def _number(record: dict[str, Any], name: str) -> float:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value of a file is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value of a file is a number that a float can be."""
+    return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def _item(runs: Sequence[Run]) -> str:
     """What is counted, where all count the same."""
-    items = {run.summary.get("item") for run in runs}
-    found = items.pop() if len(items) == 1 else None
-    return printable(found) if isinstance(found, str) else "item"
+    items = {item for run in runs if isinstance(item := run.summary.get("item"), str)}
+    return printable(items.pop()) if len(items) == 1 else "item"
 
 
 def words(name: str) -> str:
     """The name of a metric, to be read."""
-    return printable(name).replace("_", " ").replace("/", " ")
+    return NAMES.get(name) or printable(name).replace("_", " ").replace("/", " ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,18 +11,20 @@ from anymax.analysis.report.learning import is_number, words
 from anymax.analysis.report.runs import Run, differing, settings
 from anymax.display import Code, Heading, Notice, Part, Table
 from anymax.display.printable import printable
-from anymax.training.run_folder.folder import CONFIG, SUMMARY, TESTED
+from anymax.training.run_folder.folder import COMMANDS, CONFIG, SUMMARY, TESTED
 from anymax.training.task_config import short
 
-# Settings that name what is read.
-_DATA = ("data.corpus", "data.path", "data.source", "data.target", "data.hub", "data.languages", "images.corpus")
+# Parts of a config that say what is read; in them names of your own data, and of data that is used without.
+_READ = ("data", "images")
+_OWN = ("path", "paths", "source", "target", "hub")
+_NAMED = ("corpus", "corpora", "name")
 
 
 def opening(run: Run) -> list[Part]:
     """The facts of one run, warnings before them and commands after them."""
     rows = tuple((name, value) for name, value in facts(run) if value)
     commands = "\n".join(f"$ {printable(command)}" for command in _commands(run))
-    source = ", ".join((CONFIG, SUMMARY, TESTED))
+    source = ", ".join((CONFIG, SUMMARY, TESTED, COMMANDS))
     return [*warnings([run]), Table(("run", "value"), rows, text_columns=("value",), source=source), Code(commands)]
 
 
@@ -53,6 +56,7 @@ def _warnings(run: Run) -> Iterator[str]:
 def facts(run: Run) -> Iterator[tuple[str, str]]:
     """What a run is and what it reached, by name."""
     yield "folder", printable(str(run.folder))
+    yield "recipe", printable(run.recipe)
     yield "task", "" if run.config is None else type(run.config.task).__name__.removesuffix("Config")
     yield "data", _data(run)
     yield "parameters", _count(run.summary.get("num_parameters"))
@@ -117,7 +121,10 @@ def _data(run: Run) -> str:
     """What the run read: settings of its data that name something."""
     if run.config is None:
         return ""
-    found = [value for name, value in settings(run.config) if name in _DATA and value != "none"]
+    parts = {tuple(name.split(".")): value for name, value in settings(run.config) if value not in ("none", "[]")}
+    read = {name[1]: value for name, value in parts.items() if len(name) == 2 and name[0] in _READ}
+    named = _OWN if any(name in read for name in _OWN) else _NAMED
+    found = [read[name] for name in (*named, "languages") if name in read]
     return " ".join(found).translate(str.maketrans("", "", '[]"'))
 
 
@@ -158,7 +165,7 @@ def _count(value: Any) -> str:
 
 
 def _duration(value: Any) -> str:
-    if not is_number(value):
+    if not is_number(value) or not math.isfinite(value):
         return ""
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)

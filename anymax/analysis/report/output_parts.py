@@ -13,8 +13,8 @@ from anymax.display.printable import printable
 # Characters of a word.
 LONGEST = 40
 FOLLOWS = "follows in the text"
-# Heights of a line of fields, and pixels across, which plots above each other cannot leave to the page.
-FIELD, WIDTH = 26, 820
+# Pixels of the height of a line of fields.
+FIELD = 26
 
 
 def of_output(found: OfOutput, contexts: Sequence[str], num_tokens: int, source: str) -> list[Part]:
@@ -42,8 +42,8 @@ def of_transform(curve: Curve, source: str) -> Chart:
     values = tuple(value - curve.values[middle] + curve.scores[middle] for value in curve.values)
     columns = {"score": curve.scores, "value": values, "all words": curve.counts, FOLLOWS: curve.follow}
     plots = [
-        {"width": WIDTH, "height": 220, "layer": [_line("score", strokeDash=[3, 3]), _line("value", strokeWidth=2.5)]},
-        {"width": WIDTH, "height": 110, **_counts()},
+        {"height": 220, "layer": [_line("score", strokeDash=[3, 3]), _line("value", strokeWidth=2.5)]},
+        {"height": 110, **_counts()},
     ]
     outside = "" if curve.outside is None else f" {curve.outside:.2%} of them lie beyond the pieces, ±{curve.bound:g}."
     note = (
@@ -51,7 +51,7 @@ def of_transform(curve: Curve, source: str) -> Chart:
         "softmax takes differences only, so that slopes matter and heights do not; both lines meet in the middle."
     )
     title = f"{curve.transform} of the scores"
-    spec = {"vconcat": plots, "autosize": "pad"}
+    spec = {"concat": plots, "columns": 1}
     return Chart(title, columns, spec, source=source, note=note, height=420)
 
 
@@ -71,7 +71,6 @@ def _sizes(found: Supports, source: str) -> Chart:
         Axis("size", "words with a probability above zero, up to", "nominal", order=tuple(labels)),
         Axis("share", "share of tokens", starts_at_zero=True, format="~%"),
     )
-    spec["encoding"]["x"]["axis"] = {"labelAngle": 0}
     median = sorted(found.sizes)[len(found.sizes) // 2]
     note = (
         f"Entmax with alpha {found.alpha:.3f} over {len(found.sizes):,} tokens: from {min(found.sizes):,} to "
@@ -103,7 +102,7 @@ def _experts(found: Experts, contexts: Sequence[str], num_tokens: int, source: s
     x, y = Axis("expert", "expert", "ordinal"), Axis("context", "", "nominal", order=labels)
     weight = {"field": "weight", "type": "quantitative", "title": "weight"}
     encoding = {
-        "x": {**x.encoding(), "axis": {"labelAngle": 0}},
+        "x": x.encoding(),
         "y": {**y.encoding(), "axis": {"labelLimit": 300}},
         "color": {**weight, "scale": {"domainMin": 0}, "legend": {"format": ".0%"}},
         "tooltip": [{"field": "context"}, {"field": "expert"}, {**weight, "format": ".1%"}],
@@ -144,7 +143,7 @@ def _counts() -> dict[str, Any]:
     """How many scores lie where, of all words and of those that follow, with room for a few beside very many."""
     kinds = ["all words", FOLLOWS]
     number = {"field": "number", "type": "quantitative", "title": "scores", "scale": {"type": "symlog"}, "stack": None}
-    colour = {**Axis("of", "", "nominal", order=tuple(kinds)).encoding(), "legend": {"orient": "bottom"}}
+    colour = Axis("of", "", "nominal", order=tuple(kinds)).encoding()
     return {
         "transform": [{"fold": kinds, "as": ["of", "number"]}],
         "mark": {"type": "area", "interpolate": "step", "opacity": 0.5},

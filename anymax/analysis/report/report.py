@@ -83,12 +83,12 @@ def _details(runs: Sequence[Run], looks: Looks, announce: Announce) -> list[Part
         opened = open_run(run.folder, config=run.config, step=looks.step, announce=announce)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         return [*parts, Notice(f"The model cannot be looked into: {printable(str(error))}")]
-    step = f"{run.folder.name}/checkpoints/step_{opened.step}"
+    step = f"{printable(run.folder.resolve().name)}/checkpoints/step_{opened.step}"
     task, source = opened.task, f"{step}, {looks.split} split, seed {looks.seed}"
     sections: dict[str, Callable[[], list[Part]]] = {
         "Attention": lambda: _attention(task, run, looks, source, announce),
         "Vocabulary": lambda: _vocabulary(task, runs, looks, source, announce),
-        LATENTS: lambda: latents(task, run.folder),
+        LATENTS: lambda: latents(task, run.folder, step),
         "Text": lambda: _texts(task, looks, step, announce),
     }
     for name, build in sections.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +57,15 @@ class Run:
     @property
     def evaluated(self) -> list[dict[str, Any]]:
         return [record for record in self.records if record["kind"] == "evaluation"]
+
+    @property
+    def recipe(self) -> str:
+        """What was trained by its name: the first word behind `anymax train`; "" where the command is not known."""
+        try:
+            words = shlex.split(self.command)
+        except ValueError:
+            return ""
+        return words[2] if words[:2] == ["anymax", "train"] and len(words) > 2 and not words[2].startswith("-") else ""
 
     @property
     def step(self) -> int:
@@ -184,15 +194,16 @@ def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def settings(config: RunConfig) -> list[tuple[str, str]]:
-    """Every setting of a config under the name it has as an option, with its value."""
-    return list(_leaves(as_plain(config), ""))
+    """Every setting of a config under the name it has as an option, with its value; first the task."""
+    found = dict(_leaves(as_plain(config), ""))
+    # That the whole is a run goes without saying.
+    return [("task", found.pop("task.kind")), *((name, value) for name, value in found.items() if name != "kind")]
 
 
 def _leaves(values: Any, place: str) -> Any:
     if isinstance(values, Mapping):
         for name, value in values.items():
-            # The kind of a part says more than the name of a field that it has.
             yield from _leaves(value, f"{place}.{name}" if place else name)
     else:
         shown = "none" if values is None else json.dumps(values, ensure_ascii=False).strip('"')
-        yield place.removeprefix("task."), printable(shown)
+        yield place if place == "task.kind" else place.removeprefix("task."), printable(shown)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from anymax.analysis.report.learning import is_number, words
-from anymax.analysis.report.opening import best, tested
+from anymax.analysis.report.opening import best, facts, tested
 from anymax.analysis.report.runs import Run
 from anymax.display import Cell, Noted, Paragraph, Part, Table
-from anymax.training.run_folder.folder import SUMMARY, TESTED
+from anymax.display.printable import printable
+from anymax.training.run_folder.folder import CONFIG, SUMMARY, TESTED
 from anymax.training.task_config import short
 
 
@@ -27,26 +29,47 @@ def comparison(runs: Sequence[Run]) -> list[Part]:
             *(_mean([tested(run).get(name) for run in group]) for name in on_test),
             *(_mean([best(run).get(name) for run in group]) for name in on_valid),
             _number(group[0].summary.get("num_parameters")),
-            _number(group[0].summary.get("steps")),
+            _number(group[0].summary.get("steps", group[0].step)),
             _minutes(group),
         )
         for group in groups
     )
     table = Table(columns, rows, source=f"{TESTED}, {SUMMARY} of each run")
-    meaning = "Means over seeds with the standard deviation; `valid` is the best evaluation. The best run stands first."
-    return [table, Paragraph(meaning, is_dim=True), *significance(groups)]
+    meaning = "The best stands first. Valid is the best evaluation on the validation split."
+    if len(runs) > len(groups):
+        meaning += " Means over seeds, with the standard deviation."
+    return [*_shared(runs), table, Paragraph(meaning, is_dim=True), *significance(groups)]
+
+
+def _shared(runs: Sequence[Run]) -> list[Part]:
+    """What is true of all runs, by which their numbers compare."""
+    first, *others = (dict(facts(run)) for run in runs)
+    names = ("task", "data", "computed on", "test conditions")
+    rows = [(name, first[name]) for name in names if first[name] and all(first[name] == each[name] for each in others)]
+    source = f"{CONFIG}, {SUMMARY}, {TESTED} of each run"
+    return [Table(("all runs", "value"), tuple(rows), text_columns=("value",), source=source)] if rows else []
 
 
 def significance(groups: Sequence[Sequence[Run]]) -> list[Part]:
     """Tables of the task itself, as whether differences are more than luck; none where runs are of several tasks."""
     configs = [run.config for group in groups for run in group]
-    if len(groups) < 2 or any(config is None for config in configs):
-        return []
     tasks = [config.task for config in configs if config is not None]
     if len({type(task) for task in tasks}) > 1:
         return [Paragraph("The runs are of several tasks, so their numbers do not compare.")]
-    folders = {group[0].group: [run.folder for run in group] for group in groups}
-    return list(tasks[0].comparison(folders))
+    tested_ones = {group[0].group: [run.folder for run in group if run.tested] for group in groups}
+    # Seed by seed, as many as all have.
+    number = min((len(folders) for folders in tested_ones.values() if folders), default=0)
+    folders = {name: of_group[:number] for name, of_group in tested_ones.items() if of_group}
+    if len(folders) < 2 or len(tasks) < len(configs):
+        return []
+    try:
+        found = tasks[0].comparison(folders)
+    except (ValueError, OSError) as error:
+        return [Paragraph(f"Whether differences are more than luck cannot be said: {printable(str(error))}")]
+    except (LookupError, TypeError, AttributeError):
+        said = f"{TESTED} of a run is damaged or of an older version; measure it with `anymax evaluate`"
+        return [Paragraph(f"Whether differences are more than luck cannot be said: {said}.")]
+    return [replace(table, source=f"{TESTED} of each run") for table in found]
 
 
 def best_run(runs: Sequence[Run]) -> Run:
@@ -73,7 +96,7 @@ def _sorted(groups: Sequence[list[Run]]) -> list[list[Run]]:
 
 def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
     """What runs are sorted by, whether it is of the test split, and whether it is best when large."""
-    own = [(run.summary.get("goal"), run.summary.get("larger_is_better") is True) for run in runs]
+    own = [(str(run.summary.get("goal")), run.summary.get("larger_is_better") is True) for run in runs]
     # Of texts, scores say more than the loss that the best checkpoint may be chosen by.
     wanted = [("bleu", True), ("ter", False), *own[:1], ("perplexity", False), ("loss", False)]
     for of_test in (True, False):
@@ -81,7 +104,7 @@ def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
         shared = set.intersection(*found) if found else set()
         for name, larger_is_better in wanted:
             if name in shared:
-                return str(name), of_test, larger_is_better
+                return name, of_test, larger_is_better
     return None
 
 

@@ -13,10 +13,10 @@ from anymax.data.text.corpus import Split
 from anymax.display import Axis, Chart, Part
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
 
-# Characters of a line above a plot; pixels of the longest bar, and of what each takes of the height.
-LINE = 68
-WIDTH = 380
+# Characters of a line above a plot; pixels of the height of a bar, and of the names beside the bars of each plot.
+LINE = 62
 HEIGHT = 15
+NAMES = 125
 # Words that stand for a context where there is no room for all.
 LAST = 4
 LIKELY = "likeliest"
@@ -66,8 +66,7 @@ def _distributions(contexts: Sequence[Context], source: str) -> Chart:
         "Above each plot the last words that the model has read, and below them the likeliest next words. The word "
         "that follows in the text is marked; where it is not among the likeliest, it is the last, with its place."
     )
-    # Vega-Embed does not know that what begins with "concat" is of Vega-Lite.
-    spec = {"vconcat": [{"concat": plots, "columns": 2}], "autosize": "pad"}
+    spec = {"concat": plots, "columns": 2}
     return Chart("Next words", columns, spec, source=source, note=note)
 
 
@@ -78,7 +77,7 @@ def _bars(number: int, context: Context, most: float) -> dict[str, Any]:
         most: the largest probability in any context, for one scale.
     """
     probability = {"field": "probability", "type": "quantitative"}
-    axis = {"labelLimit": 130, "ticks": False, "domain": False}
+    axis = {"labelLimit": NAMES, "minExtent": NAMES, "maxExtent": NAMES, "ticks": False, "domain": False}
     tooltip = [{"field": "word"}, {**probability, "format": ".3~%"}, {"field": "place", "type": "quantitative"}]
     colour = Axis("is", "", "nominal", order=(LIKELY, FOLLOWS)).encoding()
     # Without a domain a plot that lacks the marked word would give its colour to the others.
@@ -87,12 +86,12 @@ def _bars(number: int, context: Context, most: float) -> dict[str, Any]:
     title = "\n".join(textwrap.wrap(before, LINE, break_on_hyphens=False)) + " …"
     return {
         "title": {"text": title.split("\n"), "anchor": "start", "fontWeight": "normal", "fontSize": 12},
-        "width": WIDTH,
         "height": {"step": HEIGHT},
         "transform": [{"filter": {"field": "context", "equal": number}}],
         "encoding": {
             "y": {"field": "word", "type": "nominal", "title": None, "sort": None, "axis": axis},
-            "x": Axis("probability", "", format="~%", domain=(0.0, most)).encoding(),
+            # With room for the number behind the longest bar.
+            "x": Axis("probability", "", format="~%", domain=(0.0, 1.15 * most)).encoding(),
         },
         "layer": [
             {"mark": "bar", "encoding": {"color": colour, "tooltip": tooltip}},

@@ -1,4 +1,4 @@
-"""Whole training steps of language models and translators: layers and mappings of ours, and ours against plain torch.
+"""Whole training steps: layers and mappings of ours, and ours against plain torch and transformers.
 
 SM has a table for the input and one for the output, ADP an adaptive input and an adaptive softmax; with -T the output
 shares the tables of the input, and ADP-T the projections of the tails too. Baevski and Auli 2019.
@@ -20,6 +20,8 @@ from anymax.bench.harness.report import Report
 from anymax.bench.harness.steps import compare_steps
 from anymax.bench.harness.timing import Budget, Run
 from anymax.bench.outputs import zipf
+from anymax.bench.training import post_editor_twin, post_editors
+from anymax.bench.training.post_editors import EditSize, compare_with_transformers
 from anymax.bench.training.trainee import Pair, Trainee
 from anymax.bench.training.translators import BASE, SMALL, TINY, Size, compare_mappings, describe
 from anymax.bench.training.twin import twin_of
@@ -49,6 +51,7 @@ class Settings:
         corpus: the name of a corpus, its folder or its file; None draws words by Zipf's law.
         threads: torch's number of threads; None leaves it as it is.
         translators: each is compared with torch's layers, whatever the words and the body of the language models.
+        post_editors: each is compared with transformers' model, where that package is installed.
         budget: of one comparison.
         part_steps: how many steps are timed part by part; the medians are shown.
     """
@@ -61,6 +64,7 @@ class Settings:
     corpus: str | Path | None = None
     threads: int | None = None
     translators: tuple[Size, ...] = (SMALL, BASE)
+    post_editors: tuple[EditSize, ...] = (post_editors.SMALL, post_editors.BASE)
     budget: Budget = JOB_BUDGET
     part_steps: int = 5
 
@@ -74,9 +78,14 @@ class Settings:
         return self.batch_size * self.block
 
     @property
+    def edits(self) -> tuple[EditSize, ...]:
+        """The post-editors that can be compared."""
+        return self.post_editors if post_editor_twin.is_installed() else ()
+
+    @property
     def num_steps(self) -> int:
         """How many times `measure` announces something."""
-        return 2 + len(TWINS) + len(self.translators)
+        return 2 + len(TWINS) + len(self.translators) + len(self.edits)
 
 
 def quick(threads: int | None = None, corpus: str | Path | None = None) -> Settings:
@@ -89,6 +98,7 @@ def quick(threads: int | None = None, corpus: str | Path | None = None) -> Setti
         corpus=corpus,
         threads=threads,
         translators=(TINY,),
+        post_editors=(post_editors.TINY,),
         budget=Budget(seconds=4.0, rounds=10, least=2),
         part_steps=3,
     )
@@ -135,6 +145,12 @@ def _notes(settings: Settings, bands: Bands, words: Words) -> Iterator[str]:
         yield describe(size)
     if settings.translators:
         yield "steps of translators have fused Adam; all have the weights of the first, and the same batches in turn"
+    for edit_size in settings.edits:
+        yield post_editors.describe(edit_size)
+    if settings.edits:
+        yield post_editors.describe_peer()
+    elif settings.post_editors:
+        yield "transformers is not installed, so no post-editor was compared with its model"
     yield "each ratio is the median of per-round ratios to the first row of its table"
     yield "peak memory is the most that torch allocates at once, with parameters, moments and gradients"
     yield "above 1 is faster, or more memory"
@@ -173,6 +189,11 @@ def _jobs(settings: Settings, bands: Bands, batches: list[Pair]) -> Iterator[tup
     for size in settings.translators:
         compare = partial(compare_mappings, size=size, budget=settings.budget, part_steps=settings.part_steps)
         yield f"A translator {size.name} against plain torch", compare
+    for edit_size in settings.edits:
+        compare = partial(
+            compare_with_transformers, size=edit_size, budget=settings.budget, part_steps=settings.part_steps
+        )
+        yield f"A post-editor {edit_size.name} against transformers", compare
 
 
 def _against_full(job: str, settings: Settings, bands: Bands, batches: list[Pair]) -> Comparison:

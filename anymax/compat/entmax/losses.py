@@ -14,39 +14,88 @@ REDUCTIONS = ("elementwise_mean", "sum", "none")
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """The sparsemax loss of each row, 0 where its target is -100. `k` has no effect on the result."""
+    """The sparsemax loss of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        k: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.sparsemax_loss(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor([0.0625])
+    """
     check_k(k)
     return _entmax_losses(X, target, 2.0)
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
-    """The sparsemax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result."""
+    """The sparsemax loss of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.sparsemax_bisect_loss(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor([0.0625])
+    """
     return _entmax_losses(X, target, 2.0)
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
-    """The loss of entmax with alpha 1.5 of each row, 0 where its target is -100. `k` has no effect on the result."""
+    """The loss of entmax with alpha 1.5 of each row, 0 where its target is -100.
+
+    Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
+        k: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.entmax15_loss(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor([0.1846])
+    """
     check_k(k)
     return _entmax_losses(X, target, 1.5)
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int = 50) -> Tensor:
-    """The entmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+    """The entmax loss of each row, 0 where its target is -100.
 
     Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
         alpha: above 0 (at 1 it is cross-entropy); a number, or a tensor with one value per row, shaped like
             `target` or with a last dimension of size 1. It gets a gradient.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.entmax_bisect_loss(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]), alpha=1.75)
+        tensor([0.1112])
     """
     check_n_iter(n_iter)
     return _entmax_losses(X, target, alpha)
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int = 50) -> Tensor:
-    """The normmax loss of each row, 0 where its target is -100. `n_iter` has no effect on the result.
+    """The normmax loss of each row, 0 where its target is -100.
 
     Args:
+        X: (..., classes), scores.
+        target: (...), classes; -100 where a row does not count.
         alpha: above 1; a number, or a tensor with one value per row, shaped like `target` or with a last dimension
             of size 1. It gets a gradient.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.normmax_bisect_loss(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]), alpha=10)
+        tensor([0.2209])
     """
     check_n_iter(n_iter)
     return _normmax_losses(X, target, alpha)
@@ -77,7 +126,20 @@ class _GenericLoss(nn.Module):
 
 
 class SparsemaxLoss(_GenericLoss):
-    """`sparsemax_loss` as a Module. `k` has no effect on the result."""
+    """`sparsemax_loss` as a Module.
+
+    Args:
+        k: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5, -1.0]], requires_grad=True)
+        >>> entmax.SparsemaxLoss()(scores, torch.tensor([0])).backward()
+        >>> scores.grad
+        tensor([[-0.2500,  0.2500,  0.0000,  0.0000]])
+    """
 
     def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
         super().__init__(ignore_index, reduction)
@@ -89,7 +151,18 @@ class SparsemaxLoss(_GenericLoss):
 
 
 class SparsemaxBisectLoss(_GenericLoss):
-    """`sparsemax_bisect_loss` as a Module. `n_iter` has no effect on the result."""
+    """`sparsemax_bisect_loss` as a Module.
+
+    Args:
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.SparsemaxBisectLoss()(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor(0.0625)
+    """
 
     def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
         super().__init__(ignore_index, reduction)
@@ -100,7 +173,20 @@ class SparsemaxBisectLoss(_GenericLoss):
 
 
 class Entmax15Loss(_GenericLoss):
-    """`entmax15_loss` as a Module. `k` has no effect on the result."""
+    """`entmax15_loss` as a Module.
+
+    Args:
+        k: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> scores = torch.tensor([[2.0, 1.5, 0.5, -1.0]], requires_grad=True)
+        >>> entmax.Entmax15Loss(reduction="sum")(scores, torch.tensor([0])).backward()
+        >>> scores.grad
+        tensor([[-0.3288,  0.3240,  0.0048,  0.0000]])
+    """
 
     def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
         super().__init__(ignore_index, reduction)
@@ -112,7 +198,19 @@ class Entmax15Loss(_GenericLoss):
 
 
 class EntmaxBisectLoss(_GenericLoss):
-    """`entmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect."""
+    """`entmax_bisect_loss` as a Module.
+
+    Args:
+        alpha: a number or a tensor; a Parameter is registered.
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.EntmaxBisectLoss(alpha=1.75)(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor(0.1112)
+    """
 
     def __init__(
         self,
@@ -131,7 +229,19 @@ class EntmaxBisectLoss(_GenericLoss):
 
 
 class NormmaxBisectLoss(_GenericLoss):
-    """`normmax_bisect_loss` as a Module; an `nn.Parameter` given as `alpha` is registered. `n_iter` has no effect."""
+    """`normmax_bisect_loss` as a Module.
+
+    Args:
+        alpha: a number or a tensor; a Parameter is registered.
+        n_iter: has no effect on the result.
+        ignore_index: the target of rows that cost nothing and do not count in the mean.
+        reduction: "elementwise_mean" over the rows that count, "sum", or "none" for one loss per row.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.NormmaxBisectLoss(alpha=10)(torch.tensor([[2.0, 1.5, 0.5, -1.0]]), torch.tensor([0]))
+        tensor(0.2209)
+    """
 
     def __init__(
         self,

@@ -13,10 +13,19 @@ from anymax.compat.entmax.settings import check_n_iter, floating, parameter, pro
 def entmax_bisect(
     X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True
 ) -> Tensor:
-    """Entmax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result.
+    """Entmax along `dim`.
 
     Args:
+        X: scores, any shape.
         alpha: at least 0; a number, or a tensor that broadcasts against `X` with size 1 along `dim`. It has a gradient.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+        ensure_sum_one: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.entmax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]), alpha=1.75)
+        tensor([0.7082, 0.2918, 0.0000, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, alpha)
@@ -24,15 +33,35 @@ def entmax_bisect(
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
-    """Sparsemax along `dim`. `n_iter` and `ensure_sum_one` have no effect on the result."""
+    """Sparsemax along `dim`.
+
+    Args:
+        X: scores, any shape.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+        ensure_sum_one: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.sparsemax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.7500, 0.2500, 0.0000, 0.0000])
+    """
     return mappings.sparsemax(floating(X), dim=dim)
 
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """Normmax along `dim`: the p that maximises `<p, X> - ||p||_alpha`. `n_iter` has no effect on the result.
+    """Normmax along `dim`: the p that maximises `<p, X> - ||p||_alpha`.
 
     Args:
+        X: scores, any shape.
         alpha: above 1; a number, or a tensor that broadcasts against `X` with size 1 along `dim`.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.normmax_bisect(torch.tensor([2.0, 1.5, 0.5, -1.0]), alpha=10)
+        tensor([0.5285, 0.4715, 0.0000, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, alpha)
@@ -40,11 +69,19 @@ def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: 
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
-    """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`. `n_iter` has no effect on the result.
+    """Values in [0, 1] along `dim` that sum to `budget`, nearest to `X`.
 
     Args:
+        X: scores, any shape.
         budget: a number, or a tensor that broadcasts against `X` with size 1 along `dim`. 0 and below give zeros and no
             gradient. Where there are fewer entries than that, all are chosen.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.budget_bisect(torch.tensor([2.0, 1.0, 0.7, -1.0]), budget=2)
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
     """
     check_n_iter(n_iter)
     X = promoted(X, budget)
@@ -54,7 +91,17 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
 
 
 class SparsemaxBisect(nn.Module):
-    """`sparsemax_bisect` as a Module. `n_iter` has no effect on the result."""
+    """`sparsemax_bisect` as a Module.
+
+    Args:
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.SparsemaxBisect()(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.7500, 0.2500, 0.0000, 0.0000])
+    """
 
     def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
         super().__init__()
@@ -66,7 +113,20 @@ class SparsemaxBisect(nn.Module):
 
 
 class EntmaxBisect(nn.Module):
-    """`entmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+    """`entmax_bisect` as a Module.
+
+    Args:
+        alpha: a number, or a tensor that broadcasts with size 1 along `dim`; a Parameter is registered.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> mapping = entmax.EntmaxBisect(alpha=torch.nn.Parameter(torch.tensor(1.5)))
+        >>> mapping(torch.tensor([2.0, 1.5, 0.5, -1.0]))[0].backward()
+        >>> mapping.alpha.grad
+        tensor(0.2319)
+    """
 
     def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()
@@ -80,7 +140,18 @@ class EntmaxBisect(nn.Module):
 
 
 class NormmaxBisect(nn.Module):
-    """`normmax_bisect` as a Module; a Parameter as `alpha` is registered. `n_iter` has no effect on the result."""
+    """`normmax_bisect` as a Module.
+
+    Args:
+        alpha: a number, or a tensor that broadcasts with size 1 along `dim`; a Parameter is registered.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.NormmaxBisect(alpha=10)(torch.tensor([2.0, 1.5, 0.5, -1.0]))
+        tensor([0.5285, 0.4715, 0.0000, 0.0000])
+    """
 
     def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()
@@ -94,7 +165,18 @@ class NormmaxBisect(nn.Module):
 
 
 class BudgetBisect(nn.Module):
-    """`budget_bisect` as a Module. `n_iter` has no effect on the result."""
+    """`budget_bisect` as a Module.
+
+    Args:
+        budget: a number, or a tensor that broadcasts with size 1 along `dim`.
+        dim: the dimension of the entries.
+        n_iter: has no effect on the result.
+
+    Example:
+        >>> import anymax.compat.entmax as entmax
+        >>> entmax.BudgetBisect(budget=2)(torch.tensor([2.0, 1.0, 0.7, -1.0]))
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
+    """
 
     def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> None:
         super().__init__()

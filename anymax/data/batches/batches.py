@@ -86,7 +86,20 @@ class Epochs(ABC, Generic[Drawn]):
 
 
 class Batch(NamedTuple):
-    """Rows of ids and what to predict for each."""
+    """Rows of ids and what to predict for each.
+
+    Example:
+        >>> from anymax.data import BlockBatches
+        >>> batch = next(iter(BlockBatches(torch.arange(1, 11), block=4, batch_size=2, seed=None, eos=0)))
+        >>> batch.ids
+        tensor([[0, 1, 2, 3],
+                [4, 5, 6, 7]])
+        >>> batch.target
+        tensor([[1, 2, 3, 4],
+                [5, 6, 7, 8]])
+        >>> batch.lengths
+        tensor([4, 4])
+    """
 
     ids: Tensor
     """What the model reads, int64 (B, T); "<eos>" after the end of a row."""
@@ -115,6 +128,17 @@ class Batches(Epochs[Batch]):
         tokens: the stream, one dimension of integers; may be mapped from a file.
         eos: the id read before the first token.
         read: the ids that a model reads where they are others than those it predicts, one for each token.
+        rank, world_size: which share of each batch to give, of how many.
+
+    Example:
+        >>> from anymax.data import Batches, BlockBatches
+        >>> def make() -> Batches:
+        ...     return BlockBatches(torch.arange(100), block=10, batch_size=2, seed=1, eos=0)
+        >>> batches, resumed = make(), make()
+        >>> first = next(iter(batches))
+        >>> resumed.load_state_dict(batches.state_dict())
+        >>> next(iter(resumed)).target.equal(next(iter(batches)).target)
+        True
     """
 
     def __init__(self, tokens: Tensor, *, eos: int, rank: int, world_size: int, read: Tensor | None = None) -> None:
@@ -163,6 +187,17 @@ class BlockBatches(Batches):
         block: how many tokens a row holds.
         batch_size: how many rows a batch holds, over all ranks.
         seed: decides the order of every epoch; None keeps that of the text.
+        tokens, eos, rank, world_size, read: as in `Batches`.
+
+    Example:
+        >>> from anymax.data import BlockBatches
+        >>> batches = BlockBatches(torch.arange(1, 11), block=4, batch_size=2, seed=None, eos=0)
+        >>> for batch in batches:
+        ...     print(batch.target.tolist())
+        [[1, 2, 3, 4], [5, 6, 7, 8]]
+        [[9, 10]]
+        >>> batches.epoch, batches.position
+        (1, 0)
     """
 
     def __init__(

@@ -15,16 +15,24 @@ Count = Literal["target", "source", "both", "padded"]
 
 @dataclass(frozen=True)
 class RandomLengths:
-    """Batches of drawn lengths, so that the state is handed on at other places in every epoch.
+    """Batches of drawn lengths, so that batches begin at other places of the text in every epoch.
 
-    A length is normal around the block of the batches, now and then around half of it, without what stands behind the
-    point. The learning rate for a batch is multiplied by its drawn length over the block. Merity et al. 2018.
+    A length is drawn from a normal distribution around the block of the batches, now and then around half of it, and
+    rounded down. The learning rate for a batch is multiplied by its drawn length over the block. Merity et al. 2018.
 
     Args:
         short: how likely a batch is drawn around half of the block.
         deviation: the standard deviation, in tokens.
         least: shorter ones get this length.
         most: longer ones get this length; None leaves them.
+
+    Example:
+        >>> from anymax.data import ContiguousBatches, RandomLengths
+        >>> drawn = RandomLengths(deviation=2.0, least=3)
+        >>> batches = ContiguousBatches(torch.arange(100), batch_size=1, block=10, eos=0, random_lengths=drawn, seed=1)
+        >>> lengths = [batch.lengths.item() for batch in batches]
+        >>> len(set(lengths)) > 1, sum(lengths)
+        (True, 100)
     """
 
     short: float = 0.05
@@ -52,9 +60,14 @@ class Masking:
     """How pieces are hidden.
 
     Args:
-        share: how many of a row, rounded, but at least one; special ones never.
+        share: how many pieces of a row are chosen, rounded, but at least one; special ones never are.
         masked: of these the share that becomes "[MASK]".
         random: of these the share that becomes a piece drawn at random; the rest stays as it is.
+
+    Example:
+        >>> from anymax.data import Masking
+        >>> Masking(share=0.3).share
+        0.3
     """
 
     share: float = 0.15

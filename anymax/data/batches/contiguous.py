@@ -33,6 +33,14 @@ class ContiguousBatches(Batches):
         random_lengths: draw the length of each batch around `block`, anew in every epoch. Its `lr_factor` is what was
             drawn over `block`, also where the rows end before.
         seed: decides what is drawn.
+        tokens, eos, rank, world_size, read: as in `Batches`.
+
+    Example:
+        >>> from anymax.data import ContiguousBatches
+        >>> for batch in ContiguousBatches(torch.arange(1, 11), batch_size=2, block=3, eos=0):
+        ...     print(batch.target.tolist())
+        [[1, 2, 3], [6, 7, 8]]
+        [[4, 5], [9, 10]]
     """
 
     def __init__(

@@ -23,7 +23,18 @@ LEAST_BLOCK = 2
 
 
 class MaskedBatch(NamedTuple):
-    """Rows with hidden pieces."""
+    """Rows with hidden pieces.
+
+    Example:
+        >>> from anymax.data import MaskedBatches, WordPieces
+        >>> pieces = WordPieces(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"))
+        >>> stream = torch.tensor([*pieces.encode("a b c d e f"), pieces.sep])
+        >>> batch = next(iter(MaskedBatches({"letters": stream}, pieces, block=8, batch_size=1, seed=1)))
+        >>> batch.ids.shape
+        torch.Size([1, 8])
+        >>> (batch.target != -100).sum().item()
+        1
+    """
 
     ids: Tensor
     """What the model reads, int64 (B, N): "[CLS]", lines with "[SEP]" behind each, "[PAD]" after the end of a row."""
@@ -42,18 +53,30 @@ class MaskedBatches(Epochs[MaskedBatch]):
     """Epochs of rows of several texts, each of which has its share of every epoch.
 
     A row is "[CLS]" and as many neighbouring lines of one text as fit; a line that does not fit into any is cut. An
-    epoch has as many rows as all texts together. Of a text of a large share they are drawn again and again, every one
-    before any comes a second time, and of a text of a small share the next epoch has others. What is hidden is decided
-    by the seed, the text, the row, and how often the text was gone through.
+    epoch has as many rows as all texts together. Rows of a text with a large share are repeated, every one before any
+    comes a second time; of a text with a small share the next epoch has others. What is hidden is decided
+    by the seed, the text, the row, and how many passes over the text were made before.
 
     Args:
         streams: the ids of each text by its name, "[SEP]" behind every line.
+        pieces: what the ids stand for.
         block: the most tokens of a row.
         batch_size: rows of a batch, over all ranks.
         shares: how much of an epoch is of each text; None takes every row of every text once.
         seed: decides order and masks.
         in_order: keep the rows in the order of the texts, as for an evaluation.
         two_segments: whether lines from one on, drawn for each row of several, are of the second segment.
+        masking: how pieces are hidden; by default as BERT's were.
+        rank, world_size: which share of each batch to give, of how many.
+
+    Example:
+        >>> from anymax.data import Masking, MaskedBatches, WordPieces
+        >>> pieces = WordPieces(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"))
+        >>> stream = torch.tensor([*pieces.encode("a b c d e f"), pieces.sep])
+        >>> all_masked = Masking(share=0.5, masked=1.0, random=0.0)
+        >>> batches = MaskedBatches({"letters": stream}, pieces, block=8, batch_size=1, seed=1, masking=all_masked)
+        >>> pieces.pieces(next(iter(batches)).ids[0])
+        ['[CLS]', '[MASK]', 'b', 'c', 'd', '[MASK]', '[MASK]', '[SEP]']
     """
 
     def __init__(

@@ -27,7 +27,15 @@ WIDTHS: dict[Count, Callable[[int, int], int]] = {
 
 
 class PairBatch(NamedTuple):
-    """Sentences and their translations."""
+    """Sentences and their translations.
+
+    Example:
+        >>> from anymax.data import PairBatches, ParallelText, prepare_parallel
+        >>> prepared = prepare_parallel(ParallelText("copy").toy(), cache="cache")
+        >>> batch = next(iter(PairBatches(prepared.split("train"), max_tokens=40, seed=1, eos=0)))
+        >>> batch.ids[:, 0].unique().tolist(), batch.ids.shape == batch.target.shape
+        ([0], True)
+    """
 
     source: Tensor
     """What is translated, int64 (B, S), "<eos>" at the end of a sentence and behind it."""
@@ -49,6 +57,7 @@ class PairBatches(Epochs[PairBatch]):
     row is left gets one without targets.
 
     Args:
+        pairs: the pairs of a split, as `PreparedParallel.split` gives them.
         max_tokens: the most tokens of a batch over all ranks, padding included, as `count` says.
         seed: decides both orders in every epoch; None keeps rows and batches by length, then by place in the text.
         eos: the id of "<eos>" in the target, and in the source unless `source_eos` is given.
@@ -56,6 +65,15 @@ class PairBatches(Epochs[PairBatch]):
             the sum of the two; "padded", its rows times the longest sentence of either side, as fairseq and OpenNMT
             count.
         source_eos: the id of "<eos>" in the source.
+        rank, world_size: which share of each batch to give, of how many.
+
+    Example:
+        >>> from anymax.data import PairBatches, ParallelText, prepare_parallel
+        >>> prepared = prepare_parallel(ParallelText("copy").toy(), cache="cache")
+        >>> eos = prepared.target_units.lexicon.eos
+        >>> batches = PairBatches(prepared.split("train"), max_tokens=40, seed=1, eos=eos)
+        >>> max(batch.ids.numel() for batch in batches)
+        40
     """
 
     def __init__(

@@ -28,6 +28,15 @@ class SentenceBatches(Batches):
         max_tokens: the most tokens of a batch over all ranks, padding included.
         block: join neighbouring sentences into rows of at most this many tokens; None gives each a row.
         seed: decides both orders in every epoch; None keeps rows and batches by length, then by place in the text.
+        tokens, eos, rank, world_size, read: as in `Batches`.
+
+    Example:
+        >>> from anymax.data import SentenceBatches
+        >>> tokens = torch.tensor([5, 6, 0, 7, 0, 8, 9, 0])
+        >>> for batch in SentenceBatches(tokens, max_tokens=6, seed=None, eos=0):
+        ...     print(batch.target.tolist())
+        [[7, 0, -100], [5, 6, 0]]
+        [[8, 9, 0]]
     """
 
     def __init__(

@@ -37,6 +37,13 @@ class ImageSet:
         if not 0 < self.valid < math.inf:
             raise ValueError(f"valid must be above 0 and finite, got {self.valid}")
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, or the folder of your own features where it is not there."""
+        if self.path is not None:
+            return () if self.path.exists() else (str(self.path),)
+        return (self.name,)
+
     def num_valid(self, total: int) -> int:
         """The number of training images that are held out."""
         number = round(self.valid * total) if self.valid < 1 else round(self.valid)

@@ -30,6 +30,11 @@ class Pieces:
         lowercase: whether "bert" makes letters small and takes accents off.
         vocabulary: a tokenizer.json, a vocab.txt, or a folder with one, to use instead of learning pieces; the others
             are then ignored, as the file says how lines become words.
+
+    Example:
+        >>> from anymax.data import MultilingualText, Pieces
+        >>> MultilingualText(corpora=("pydoc",), pieces=Pieces(size=2000, lowercase=True)).pieces.size
+        2000
     """
 
     size: int = 30_000
@@ -60,6 +65,12 @@ class MultilingualText:
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
         encoding: how the characters of your own texts are written, such as latin-1.
         pieces: the word pieces, for all texts together.
+
+    Example:
+        >>> from anymax.data import MultilingualText
+        >>> config = MultilingualText(corpora=("pydoc", "sotu"), languages=("code", "speech"), shares=(1, 3))
+        >>> dict(zip(config.names, config.normal_shares))
+        {'code': 0.25, 'speech': 0.75}
     """
 
     corpora: tuple[str, ...] = ("sotu",)
@@ -105,6 +116,11 @@ class MultilingualText:
         shares: Sequence[float] = self.shares or [1.0] * len(self.names)
         total = math.fsum(shares)
         return tuple(share / total for share in shares)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named sets that are read, where they are not in every Python."""
+        return () if self.paths else tuple(name for name in self.corpora if name != "pydoc")
 
     def open(self) -> dict[str, Corpus]:
         """The texts by their names; nothing is read but the first lines, and single files once to cut them."""

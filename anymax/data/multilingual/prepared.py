@@ -20,12 +20,22 @@ from anymax.data.units.word_pieces import SPECIALS, WordPieces
 
 @dataclass(frozen=True)
 class PreparedTexts:
-    """Texts as ids.
+    r"""Texts as ids.
 
     Args:
         texts: each text by its name.
         pieces: what the ids stand for.
         splits: of each split that all texts have, the ids of each, "[SEP]" behind every line.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import MultilingualText, Pieces, prepare_texts
+        >>> for name, text in {"en": "the dog\n", "de": "der Hund\n"}.items():
+        ...     _ = Path(name).write_text(text * 20)
+        >>> config = MultilingualText(paths=(Path("en"), Path("de")), pieces=Pieces(size=30))
+        >>> prepared = prepare_texts(config, cache="cache")
+        >>> {name: encoded.num_lines for name, encoded in prepared.split("train").items()}
+        {'en': 18, 'de': 18}
     """
 
     texts: Mapping[str, Corpus]
@@ -81,12 +91,22 @@ def prepare_texts(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedTexts:
-    """Learn the word pieces of some texts and encode them; what was done before is found in the cache.
+    r"""Learn the word pieces of some texts and encode them; what was done before is found in the cache.
 
     Args:
+        config: what to read, and the pieces to learn.
         pieces: use these, such as the saved ones of a run, and not those that the config asks for.
         cache: the folder for counts, pieces and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done, at most once a second.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import MultilingualText, Pieces, prepare_texts
+        >>> _ = Path("en").write_text("the dog saw the other dog\n" * 20)
+        >>> config = MultilingualText(paths=(Path("en"),), pieces=Pieces(size=30))
+        >>> prepared = prepare_texts(config, cache="cache")
+        >>> prepared.pieces.pieces(prepared.split("valid")["en"].tokens())
+        ['the', 'do', '##g', 's', '##a', '##w', 'the', 'o', '##t', '##he', '##r', 'do', '##g', '[SEP]']
     """
     texts = config.open()
     folder = Path(default_cache() if cache is None else cache)
@@ -113,7 +133,24 @@ def reopen_texts(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedTexts:
-    """The texts of a run, with the pieces that lie in its folder; texts that were changed since are refused."""
+    r"""The texts of a run, with the pieces that lie in its folder; texts that were changed since are refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_texts`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import MultilingualText, Pieces, prepare_texts, reopen_texts
+        >>> _ = Path("en").write_text("the dog saw the other dog\n" * 20)
+        >>> config = MultilingualText(paths=(Path("en"),), pieces=Pieces(size=30))
+        >>> prepared = prepare_texts(config, cache="cache")
+        >>> Path("run").mkdir()
+        >>> prepared.save("run")
+        >>> reopen_texts(config, "run", cache="cache").identity() == prepared.identity()
+        True
+    """
     pieces = PreparedTexts.saved_pieces(folder)
     if pieces is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")

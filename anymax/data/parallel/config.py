@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """What to read, and what the ids of a model stand for. One of `corpus`, `source` with `target`, `path` and `hub`.
+    r"""What to read, and what the ids of a model stand for. One of `corpus`, `source` with `target`, `path` and `hub`.
 
     Args:
         corpus: the name of a set: multi30k, iwslt17, kftt, wmt16-roen or wmt14-ende; or copy or reverse, which are
@@ -46,6 +46,14 @@ class ParallelText:
         joint: one lexicon for both sides, of the words of both; otherwise one for each.
         most_source, most_target: pairs of train with more units, "<eos>" counted, are left out; None keeps all.
         drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import ParallelText, prepare_parallel
+        >>> _ = Path("pairs.tsv").write_text("der Hund\tthe dog\n" * 20)
+        >>> prepared = prepare_parallel(ParallelText(path=Path("pairs.tsv")), cache="cache")
+        >>> len(prepared.split("train")), len(prepared.split("valid")), len(prepared.split("test"))
+        (18, 1, 1)
     """
 
     corpus: str = "multi30k"
@@ -121,6 +129,11 @@ class ParallelText:
     def is_own(self) -> bool:
         """Whether it is your own text, or one of the hub, and no named set."""
         return any(each is not None for each in (self.source, self.path, self.hub))
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where files are needed."""
+        return () if self.is_own or self.corpus in DRAWN else (self.corpus,)
 
     def without_set(self) -> ParallelText:
         """The same without what only the named set has, so that another text can take its place."""

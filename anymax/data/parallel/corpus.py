@@ -61,6 +61,14 @@ class ParallelCorpus:
         sources: the pairs of each split there is.
         splitting: how a line becomes words, see `split_line`.
         drop_empty: leave out pairs with words on one side only; otherwise they are an error.
+
+    Example:
+        >>> from anymax.data import parallel_of_pairs
+        >>> corpus = parallel_of_pairs("tiny", {"train": [("der Hund", "the dog")]}, ("de", "en"))
+        >>> corpus.lines("train").references
+        ['the dog']
+        >>> next(corpus.side("source").sentences("train"))
+        ['▁der', '▁Hund']
     """
 
     name: str

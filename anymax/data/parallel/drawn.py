@@ -27,6 +27,14 @@ class DrawnPairs:
         symbols: different words, at most 100.
         shortest, longest: words of a sentence.
         seed: decides the sentences.
+
+    Example:
+        >>> from anymax.data import DrawnPairs, ParallelText
+        >>> drawn = DrawnPairs(pairs=10, held_out=2, symbols=5)
+        >>> corpus = ParallelText(corpus="reverse", drawn=drawn).open()
+        >>> pair = next(corpus.pairs("train"))
+        >>> pair.source.split() == pair.target.split()[::-1]
+        True
     """
 
     pairs: int = 4_000

@@ -14,7 +14,7 @@ from anymax.data.prepared.encoded import Encoded
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """The pairs of a split. Shapes: N pairs.
+    r"""The pairs of a split. Shapes: N pairs.
 
     A sentence is its ids and "<eos>" at the end. Files are mapped into memory and read where they are touched; each
     pair takes 40 bytes.
@@ -25,6 +25,15 @@ class EncodedPairs:
         source_lengths, target_lengths: int64 (N,), their ids, "<eos>" counted.
         numbers: int64 (N,), which pairs of the corpus they are.
         num_long: how many pairs have more units than the limits, whether they are left out or not.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import ParallelText, prepare_parallel
+        >>> _ = Path("pairs.tsv").write_text("der Hund bellt\tthe dog barks\n" * 20)
+        >>> prepared = prepare_parallel(ParallelText(path=Path("pairs.tsv")), cache="cache")
+        >>> pairs = prepared.split("train")
+        >>> pairs.source_lengths[0].item(), prepared.target_units.text(pairs.target(0)[:-1])
+        (4, 'the dog barks')
     """
 
     source_file: Encoded

@@ -27,7 +27,25 @@ def parallel_of_files(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip."""
+    r"""A corpus whose splits are given as two files each, of source and target, line by line; plain or gzip.
+
+    Args:
+        files: of each split the file of the source and that of the target.
+        languages: what source and target are called.
+        name: what the corpus is called; by default the name of the first file.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_of_files
+        >>> for file, text in {"a.de": "der Hund\n", "a.en": "the dog\n"}.items():
+        ...     _ = Path(file).write_text(text)
+        >>> corpus = parallel_of_files({"train": ("a.de", "a.en")}, ("de", "en"))
+        >>> next(corpus.pairs("train"))[:2]
+        ('der Hund', 'the dog')
+    """
     if "train" not in files:
         raise ValueError(f"files must name those of the train split, got {', '.join(files) or 'none'}")
     sources: dict[Split, PairSource] = {
@@ -47,12 +65,26 @@ def parallel_from_files(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of two files, or of two folders with files named for the splits.
+    r"""A corpus of two files, or of two folders with files named for the splits.
 
     Two files are cut: the last lines are the test split, those before them valid, the rest train.
 
     Args:
+        source, target: the files or folders.
+        languages: what source and target are called.
         valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_from_files
+        >>> for language, text in {"de": "der Hund\n", "en": "the dog\n"}.items():
+        ...     _ = Path(f"text.{language}").write_text(text * 20)
+        >>> corpus = parallel_from_files("text.de", "text.en", ("de", "en"))
+        >>> len(corpus.lines("train").sources), len(corpus.lines("test").sources)
+        (18, 1)
     """
     source, target = Path(source), Path(target)
     if source.is_dir() and target.is_dir():
@@ -82,7 +114,25 @@ def parallel_from_table(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files."""
+    r"""A corpus cut from one .tsv or .jsonl, see `TablePairs`, as `parallel_from_files` cuts two files.
+
+    Args:
+        path: the table, with a column or a key for each language.
+        languages: those of source and target, as keys of a .jsonl or a first line of a .tsv name them; a .tsv without
+            such a line needs none.
+        valid, test: the share of the pairs for each, rounded, but at least one; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_from_table
+        >>> _ = Path("pairs.jsonl").write_text('{"de": "der Hund", "en": "the dog"}\n' * 20)
+        >>> corpus = parallel_from_table("pairs.jsonl", ("de", "en"))
+        >>> next(corpus.pairs("train"))[:2]
+        ('der Hund', 'the dog')
+    """
     path = Path(path)
     if table_of(path) is None:
         raise ValueError(
@@ -103,10 +153,26 @@ def parallel_in_folder(
     encoding: str = "utf-8",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus whose splits are found by their names in a folder.
+    r"""A corpus whose splits are found by their names in a folder.
 
     Either tables, train.tsv or train.jsonl, or two files for each split, train.de and train.en, which are named for
     their language at the end, before a .txt or .gz: val.lc.norm.tok.de.gz.
+
+    Args:
+        folder: where the files lie.
+        languages: those of source and target, as names of files, columns or keys have them; None for .tsv files
+            without a line of names.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        encoding: how characters are written, such as latin-1.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import parallel_in_folder
+        >>> for file, text in {"train.de": "der Hund\n", "train.en": "the dog\n"}.items():
+        ...     _ = Path(file).write_text(text)
+        >>> parallel_in_folder(".", ("de", "en")).lines("train").sources
+        ['der Hund']
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -149,7 +215,22 @@ def parallel_of_rows(
     splitting: Splitting = "marked",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column."""
+    """A corpus of rows in memory, such as the splits of a Hugging Face data set with a `translation` column.
+
+    Args:
+        name: what the corpus is called.
+        rows: of each split; a row has the sentences by their language, or those under `translation`.
+        languages: those of source and target, as the rows have them.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from anymax.data import parallel_of_rows
+        >>> rows = [{"translation": {"de": "der Hund", "en": "the dog"}}]
+        >>> corpus = parallel_of_rows("tiny", {"train": rows}, ("de", "en"))
+        >>> corpus.lines("train").sources
+        ['der Hund']
+    """
     pairs = {
         split: [texts_of(row, languages, f"{name} {split} row {at}") for at, row in enumerate(some, start=1)]
         for split, some in rows.items()
@@ -165,7 +246,22 @@ def parallel_of_pairs(
     splitting: Splitting = "marked",
     drop_empty: bool = False,
 ) -> ParallelCorpus:
-    """A corpus of pairs in memory."""
+    """A corpus of pairs in memory.
+
+    Args:
+        name: what the corpus is called.
+        pairs: of each split, sentences with their translations.
+        languages: what source and target are called.
+        splitting: how lines become words, see `split_line`; by default they can be joined to the lines again.
+        drop_empty: leave out pairs of which one side is empty; otherwise they are an error.
+
+    Example:
+        >>> from anymax.data import parallel_of_pairs
+        >>> pairs = {"train": [("der Hund", "the dog"), ("die Katze", "the cat")]}
+        >>> corpus = parallel_of_pairs("tiny", pairs, ("de", "en"))
+        >>> [pair.target for pair in corpus.pairs("train")]
+        ['the dog', 'the cat']
+    """
     sources = {split: MemoryPairs(f"{name} {split}", some) for split, some in pairs.items()}
     return ParallelCorpus(name, languages, sources, splitting, drop_empty)
 

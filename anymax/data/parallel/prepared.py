@@ -71,7 +71,17 @@ class PreparedParallel(PreparedPairs):
     """Parallel text as ids.
 
     Args:
+        corpus: the text.
+        splits: the ids of each split there is.
+        counted: how many pairs each split has, and how many were left out as blank or one-sided.
+        limits: the most units of a source and of a target in train; None where there is no limit.
         source_units, target_units: what the ids stand for; the same object where units are joint.
+
+    Example:
+        >>> from anymax.data import ParallelText, prepare_parallel
+        >>> prepared = prepare_parallel(ParallelText("copy").toy(), cache="cache")
+        >>> prepared.is_joint, prepared.dropped["train"]
+        (True, {'blank': 0, 'one-sided': 0, 'long': 0})
     """
 
     source_units: Units
@@ -175,15 +185,26 @@ def prepare_parallel(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedParallel:
-    """Check every pair of a text, make its units, and encode both sides; what was done before is found in the cache.
+    r"""Check every pair of a text, make its units, and encode both sides; what was done before is found in the cache.
 
     All splits are checked before anything else is done. Units and their counts are of all pairs of train. Pairs that
     are too long are left out of train alone, and stay in valid and test, so that scores compare.
 
     Args:
+        config: what to read, and the units to make.
         units: use these for source and target, such as the saved ones of a run.
         cache: the folder for counts, units and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done or left out.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import ParallelText, Words, prepare_parallel
+        >>> _ = Path("pairs.tsv").write_text("der Hund bellt\tthe dog barks\n" * 20)
+        >>> prepared = prepare_parallel(ParallelText(path=Path("pairs.tsv"), units=Words()), cache="cache")
+        >>> prepared.target_units.lexicon.words
+        ('<eos>', '<unk>', '▁Hund', '▁barks', '▁bellt', '▁der', '▁dog', '▁the')
+        >>> prepared.split("train").target(0)
+        tensor([7, 6, 3, 0])
     """
     corpus = config.open(progress=progress)
     folder = Path(default_cache() if cache is None else cache)
@@ -223,7 +244,23 @@ def reopen_parallel(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedParallel:
-    """The text of a run, with the units that lie in its folder; a text that was changed since is refused."""
+    """The text of a run, with the units that lie in its folder; a text that was changed since is refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_parallel`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import ParallelText, prepare_parallel, reopen_parallel
+        >>> text = ParallelText("copy").toy()
+        >>> prepared = prepare_parallel(text, cache="cache")
+        >>> Path("run").mkdir()
+        >>> prepared.save("run")
+        >>> reopen_parallel(text, "run", cache="cache").identity() == prepared.identity()
+        True
+    """
     units = PreparedParallel.saved_units(folder)
     if units is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")

@@ -24,7 +24,13 @@ Made = TypeVar("Made", bound=Saved)
 
 
 def default_cache() -> Path:
-    """The folder for encoded files: the environment variable ANYMAX_CACHE, else `anymax` in the user's cache folder."""
+    """The folder for encoded files: the environment variable ANYMAX_CACHE, else `anymax` in the user's cache folder.
+
+    Example:
+        >>> from anymax.data import default_cache
+        >>> default_cache().is_absolute()
+        True
+    """
     if chosen := os.environ.get("ANYMAX_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anymax"

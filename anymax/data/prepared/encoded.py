@@ -53,6 +53,15 @@ class Encoded:
         dtype: "uint16" where the lexicon fits into it, else "int32".
         lexicon_hash: of the lexicon it was encoded with.
         tokens_hash: the sha256 of the ids, to check whether two machines hold the same text.
+
+    Example:
+        >>> from anymax.data import Lexicon, corpus_of_lines, encode
+        >>> corpus = corpus_of_lines("poem", ["roses are red", "violets are blue"], valid=0, test=0)
+        >>> encoded = encode(corpus, "train", Lexicon.from_words(corpus.words("train")), cache="cache")
+        >>> encoded.num_tokens, encoded.num_lines, encoded.num_unknown
+        (8, 2, 0)
+        >>> encoded.tokens().tolist()
+        [5, 2, 4, 0, 6, 2, 3, 0]
     """
 
     path: Path
@@ -93,9 +102,19 @@ def encode(
     change of their file. The text is never held whole, only a line and some ids.
 
     Args:
+        corpus: the text.
+        split: which of its splits.
         units: a lexicon of words, or what else the ids stand for.
         cache: the folder for encoded files; by default `default_cache()`.
         progress: called now and then with the lines and tokens encoded so far, and once at the end.
+
+    Example:
+        >>> from anymax.data import Lexicon, corpus_of_lines, encode
+        >>> corpus = corpus_of_lines("poem", ["roses are red", "violets are blue"], valid=0, test=0)
+        >>> lexicon = Lexicon.from_words(corpus.words("train"))
+        >>> encoded = encode(corpus, "train", lexicon, cache="cache")
+        >>> lexicon.decode(encoded.tokens()[:4])
+        ['roses', 'are', 'red', '<eos>']
     """
     units = units if isinstance(units, Units) else Units(units, units)
     lexicon, ids_of = units.lexicon, units.encode

@@ -48,7 +48,7 @@ class Spelled:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A corpus as ids.
+    r"""A corpus as ids.
 
     Args:
         corpus: the text.
@@ -56,6 +56,16 @@ class Prepared:
         splits: the ids of each split there is.
         cache: the folder of encoded files.
         spelled: the same corpus with its unknown words kept apart; None where that was not asked for.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Text, prepare
+        >>> _ = Path("poem.txt").write_text("Roses are red.\nViolets are blue.\nSugar is sweet.\n")
+        >>> prepared = prepare(Text(path=Path("poem.txt")), cache="cache")
+        >>> prepared.lexicon.decode(prepared.split("train").tokens())
+        ['Roses', 'are', 'red', '.', '<eos>']
+        >>> prepared.split("test").num_unknown
+        3
     """
 
     corpus: Corpus
@@ -141,13 +151,24 @@ def prepare(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> Prepared:
-    """Count the words of a text, make its units, and encode its splits; what was done before is found in the cache.
+    r"""Count the words of a text, make its units, and encode its splits; what was done before is found in the cache.
 
     Args:
+        text: what to read, and the units to make.
         units: use these, such as the saved ones of a run, and not those that the text asks for.
         spell_unknown: encode the splits a second time, with an id for every word outside the lexicon.
         cache: the folder for counts, units and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done, at most once a second.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Text, prepare
+        >>> _ = Path("poem.txt").write_text("Roses are red.\nViolets are blue.\nSugar is sweet.\n")
+        >>> prepared = prepare(Text(path=Path("poem.txt")), cache="cache")
+        >>> prepared.split("train").tokens()
+        tensor([3, 4, 5, 2, 0], dtype=torch.uint16)
+        >>> prepared.lexicon.words
+        ('<eos>', '<unk>', '.', 'Roses', 'are', 'red')
     """
     corpus = text.open()
     folder = Path(default_cache() if cache is None else cache)
@@ -166,7 +187,23 @@ def reopen(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> Prepared:
-    """The text of a run, with the units that lie in its folder; a text that was changed since is refused."""
+    r"""The text of a run, with the units that lie in its folder; a text that was changed since is refused.
+
+    Args:
+        text: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        spell_unknown, cache, progress: as in `prepare`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Text, prepare, reopen
+        >>> _ = Path("poem.txt").write_text("Roses are red.\nViolets are blue.\nSugar is sweet.\n")
+        >>> text = Text(path=Path("poem.txt"))
+        >>> Path("run").mkdir()
+        >>> prepare(text, cache="cache").save("run")
+        >>> reopen(text, "run", cache="cache").split("train").num_tokens
+        5
+    """
     units = Prepared.saved_units(folder)
     if units is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")
@@ -176,7 +213,22 @@ def reopen(
 
 
 def make_units(corpus: Corpus, which: Words | BPE, *, cache: Path, progress: Announce | None = None) -> Units:
-    """The units of a corpus, made of its training text or found in the cache."""
+    """The units of a corpus, made of its training text or found in the cache.
+
+    Args:
+        corpus: the text.
+        which: words or subwords, and how many.
+        cache: the folder for counts and units.
+        progress: called with a line that says what is being done, at most once a second.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Words, corpus_of_lines, make_units
+        >>> corpus = corpus_of_lines("words", ["to be or not to be"], valid=0, test=0)
+        >>> units = make_units(corpus, Words(min_count=2), cache=Path("cache"))
+        >>> units.lexicon.words
+        ('<eos>', '<unk>', 'be', 'to')
+    """
     counting = throttled(progress, f"counting the words of {corpus.name}")
     words = lexicon_of_words(corpus, cache=cache, progress=counting)
     return units_of_words(words, which, corpus.name, corpus.splitting, cache=cache, progress=progress)

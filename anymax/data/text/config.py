@@ -21,6 +21,11 @@ class Words:
         min_count: words seen less often in the training text are dropped.
         max_size: the most words, "<eos>" and "<unk>" included; the rarest are dropped.
         pad_to_multiple: add made-up words until their number is a multiple of this.
+
+    Example:
+        >>> from anymax.data import Text, Words
+        >>> Text(corpus="pydoc", units=Words(max_size=1000, min_count=2)).units.max_size
+        1000
     """
 
     min_count: int = 1
@@ -40,6 +45,11 @@ class BPE:
         size: the most subwords, "<eos>" and "<unk>" included.
         pad_to_multiple: add made-up subwords until their number is a multiple of this.
         tokenizer: a tokenizer.json to use instead of learning one; `size` is then ignored.
+
+    Example:
+        >>> from anymax.data import BPE, Text
+        >>> Text(corpus="pydoc", units=BPE(size=500)).units.size
+        500
     """
 
     size: int = 32_000
@@ -57,12 +67,20 @@ class Text:
 
     Args:
         corpus: the name of a corpus: wikitext-2, wikitext-103, ptb, lm1b, sotu or pydoc.
-        path: your own text instead: a file, which is cut into splits, or a folder with a file for each.
+        path: your own text instead: a file, which is cut into splits; a folder with a file for each; or a folder of
+            texts, which are read one after the other and cut as one.
         root: the folder that holds the folders of named corpora; by default the environment variable ANYMAX_DATA.
         encoding: how the characters of your own text are written, such as latin-1.
         splitting: how lines of your own text become words: "spaces", "prose", or "marked", from which lines come back
-            as they were; by default a file is prose, and a folder holds words separated by spaces.
+            as they were; by default files that are cut are prose, and a folder with a file for each split holds words
+            separated by spaces.
         units: words or subwords.
+
+    Example:
+        >>> from anymax.data import Text, Words
+        >>> text = Text(corpus="pydoc", units=Words(min_count=3))
+        >>> text.open().name
+        'pydoc'
     """
 
     corpus: str = "sotu"
@@ -79,6 +97,11 @@ class Text:
             )
         if self.path is not None and self.root is not None:
             raise ValueError(f"root is for named corpora, got it with the path {self.path}; leave one of them out")
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where it is not in every Python."""
+        return () if self.path is not None or self.corpus == "pydoc" else (self.corpus,)
 
     def open(self) -> Corpus:
         """The corpus; nothing is read but the first lines, and a single file once to cut it."""

@@ -9,11 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from anymax.data.text.lines import open_lines
+from anymax.data.text.lines import GZIP_MAGIC, open_lines
 from anymax.data.text.words import Splitting, split_lines
 from anymax.data.units.lexicon import EOS
+from anymax.files import check_file
 
 Split = Literal["train", "valid", "test"]
+# How many times as large a text is as gzip makes it, about.
+PACKED = 3
 
 
 PathLike = str | os.PathLike[str]
@@ -105,6 +108,14 @@ class Corpus:
         name: what it is called in messages and file names.
         sources: the lines of each split there is.
         splitting: how a line becomes words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import corpus_of_lines
+        >>> corpus = corpus_of_lines("poem", ["Roses are red,", "violets are blue.", "Sugar is sweet."])
+        >>> list(corpus.sources)
+        ['train', 'valid', 'test']
+        >>> next(corpus.sentences("train"))
+        ['Roses', 'are', 'red', ',']
     """
 
     name: str
@@ -137,7 +148,23 @@ def corpus_of_files(
     splitting: Splitting = "spaces",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other."""
+    r"""A corpus whose splits are given one file each, plain or gzip; train may be several, read one after the other.
+
+    Args:
+        train, valid, test: the files; without valid or test the corpus has no such split.
+        name: what the corpus is called; by default the name of the first file.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_of_files
+        >>> for name in ("a.txt", "b.txt"):
+        ...     _ = Path(name).write_text(f"this is {name}\n")
+        >>> corpus = corpus_of_files(train=["a.txt", "b.txt"], name="letters")
+        >>> list(corpus.sentences("train"))
+        [['this', 'is', 'a.txt'], ['this', 'is', 'b.txt']]
+    """
     parts = tuple(Path(path) for path in ([train] if isinstance(train, str | os.PathLike) else train))
     if not parts:
         raise ValueError("train must name at least one file, got an empty sequence")
@@ -158,10 +185,24 @@ def corpus_in_folder(
     splitting: Splitting = "spaces",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
+    r"""A corpus whose splits are found by their names in a folder: train.txt, ptb.valid.txt.gz, wiki.test.tokens.
 
     A name says its split by a part between dots, dashes or underscores: train, valid (or val, dev), test. There must
     be one file for train and at most one for each other split.
+
+    Args:
+        folder: where the files lie.
+        name: what the corpus is called; by default the folder's name.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_in_folder
+        >>> for split in ("train", "valid"):
+        ...     _ = Path(f"my.{split}.txt").write_text("one line\nanother line\n")
+        >>> list(corpus_in_folder(".", name="my text").sources)
+        ['train', 'valid']
     """
     folder = Path(folder)
     found = find_splits(folder)
@@ -183,24 +224,69 @@ def corpus_from_file(
     splitting: Splitting = "prose",
     encoding: str = "utf-8",
 ) -> Corpus:
-    """A corpus cut from one file: its last lines are the test split, those before them valid, the rest train.
+    r"""A corpus cut from one file: its last lines are the test split, those before them valid, the rest train.
 
     Nothing is drawn by chance. Only lines that hold words are counted, in one pass over the file.
 
     Args:
+        path: a text file, plain or gzip.
         valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
+        encoding: how characters are written, such as latin-1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import corpus_from_file
+        >>> _ = Path("book.txt").write_text("It was late.\nNobody slept.\nThe bell rang.\n")
+        >>> corpus = corpus_from_file("book.txt")
+        >>> list(corpus.sentences("test"))
+        [['The', 'bell', 'rang', '.']]
     """
     path = Path(path)
-    num_lines = sum(bool(line.strip()) for line in open_lines(path, encoding=encoding))
-    edges = cut_lines(num_lines, valid, test, str(path))
-    sources = {split: Files((path,), encoding, first, end) for split, (first, end) in edges.items()}
-    return Corpus(name_of_file(path), sources, splitting)
+    return _cut((path,), name_of_file(path), valid, test, splitting, encoding)
+
+
+def corpus_of_texts(
+    folder: str | os.PathLike[str],
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    splitting: Splitting = "prose",
+    encoding: str = "utf-8",
+) -> Corpus:
+    """A corpus cut from the files of a folder that end in .txt or .txt.gz, read in the order of their names as one.
+
+    Args:
+        valid, test: as in `corpus_from_file`.
+    """
+    folder = Path(folder)
+    return _cut(tuple(texts_in(folder)), folder.resolve().name, valid, test, splitting, encoding)
+
+
+def _cut(paths: tuple[Path, ...], name: str, valid: float, test: float, splitting: Splitting, encoding: str) -> Corpus:
+    num_lines = sum(bool(line.strip()) for path in paths for line in open_lines(path, encoding=encoding))
+    edges = cut_lines(num_lines, valid, test, str(paths[0] if len(paths) == 1 else paths[0].parent))
+    sources = {split: Files(paths, encoding, first, end) for split, (first, end) in edges.items()}
+    return Corpus(name, sources, splitting)
 
 
 def corpus_of_lines(
     name: str, lines: list[str], *, valid: float = 0.05, test: float = 0.05, splitting: Splitting = "prose"
 ) -> Corpus:
-    """A corpus cut from lines in memory, as `corpus_from_file` cuts a file."""
+    """A corpus cut from lines in memory, as `corpus_from_file` cuts a file.
+
+    Args:
+        name: what the corpus is called.
+        lines: sentences or paragraphs; the last are the test split, those before them valid, the rest train.
+        valid, test: the share of the lines for each, rounded, but at least one line; 0 leaves the split out.
+        splitting: how lines become words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import corpus_of_lines
+        >>> corpus = corpus_of_lines("poem", ["Roses are red,", "violets are blue.", "Sugar is sweet."])
+        >>> list(corpus.words("train"))
+        ['Roses', 'are', 'red', ',', '<eos>']
+    """
     edges = cut_lines(len(lines), valid, test, name)
     sources = {split: Lines(f"{name} {split}", lines[first:end]) for split, (first, end) in edges.items()}
     return Corpus(name, sources, splitting)
@@ -228,6 +314,25 @@ def find_splits(folder: Path, among: Sequence[Path] | None = None) -> dict[Split
         there = f"only {others}" if others else "nor any other file named for a split"
         raise ValueError(f"{folder} has no train file, {there}; call one train.txt, or name the files to use")
     return {split: paths[0] for split, paths in found.items()}
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The files of a folder that hold one text together: those that end in .txt or .txt.gz, if none is a split."""
+    texts = [path for path in sorted(folder.iterdir()) if re.search(r"^[^.].*\.txt(\.gz)?$", path.name.lower())]
+    return [] if any(split_of(path.name) for path in texts) else texts
+
+
+def num_bytes(path: Path) -> int:
+    """The bytes of your own text, about: those of a file, of a folder's train file, or of all texts in it."""
+    paths = (texts_in(path) or [find_splits(path)["train"]]) if path.is_dir() else [path]
+    return sum(map(_num_bytes, paths))
+
+
+def _num_bytes(path: Path) -> int:
+    check_file(path, "a text file")
+    with open(path, "rb") as file:
+        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+        return file.seek(0, os.SEEK_END) * (PACKED if is_packed else 1)
 
 
 def split_of(name: str) -> Split | None:

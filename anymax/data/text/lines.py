@@ -31,7 +31,15 @@ def open_lines(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Iter
     line of more than 128 MiB where it becomes longer. Pipes and devices are refused.
 
     Args:
+        path: the file.
         encoding: how characters are written; any in which a newline is the single byte 10, so not UTF-16.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import open_lines
+        >>> _ = Path("two.txt").write_text("first\nsecond\n")
+        >>> list(open_lines("two.txt"))
+        ['first', 'second']
     """
     return _read_lines(Path(path), _checked(encoding))
 

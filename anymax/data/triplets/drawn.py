@@ -23,6 +23,13 @@ class DrawnTriplets:
     Args:
         pairs: of sentences and their right translations.
         mistakes: the share of the words of a translation that are wrong.
+
+    Example:
+        >>> from anymax.data import DrawnPairs, DrawnTriplets, Triplets, prepare_triplets
+        >>> drawn = DrawnTriplets(DrawnPairs(pairs=20, held_out=3, symbols=5), mistakes=0.0)
+        >>> prepared = prepare_triplets(Triplets("drawn", drawn=drawn), cache="cache")
+        >>> all(triplet.translation == triplet.correction for triplet in prepared.triplets("test"))
+        True
     """
 
     pairs: DrawnPairs = field(default_factory=DrawnPairs)

@@ -126,6 +126,7 @@ def triplets_in_folder(
     *,
     held_out: int,
     seed: int,
+    train_share: float = 1.0,
     test_set: str | None = None,
     encoding: str = "utf-8",
     drop_empty: bool = False,
@@ -135,6 +136,7 @@ def triplets_in_folder(
     Args:
         held_out: how many triplets of train become valid, and how many test, where there are files of train alone.
         seed: decides which.
+        train_share: the share of train that is read, drawn by the seed.
         test_set: a part of the names of the files of test, where there are several.
     """
     folder = Path(folder)
@@ -166,6 +168,10 @@ def triplets_in_folder(
     train = sources["train"]
     if len(sources) == 1 and isinstance(train, TripletFiles):
         sources = _cut(train, held_out, seed)
+    if train_share < 1:
+        train = sources["train"]
+        assert isinstance(train, TripletFiles)
+        sources["train"] = _part(train, train_share, seed)
     for source in sources.values():
         # A wrong name or an empty file shows at once.
         next(source.pairs(), None)
@@ -205,3 +211,11 @@ def _cut(train: TripletFiles, held_out: int, seed: int) -> dict[Split, PairSourc
     parts["valid"], parts["test"] = frozenset(drawn[:held_out]), frozenset(drawn[held_out:])
     cut = f"{held_out} held out by seed {seed}"
     return {split: replace(train, chosen=chosen, cut=f"{split}, {cut}") for split, chosen in parts.items()}
+
+
+def _part(train: TripletFiles, share: float, seed: int) -> TripletFiles:
+    """A share of train, each smaller one of the same seed within the larger ones."""
+    lines = sorted(range(sum(1 for _ in train.pairs())) if train.chosen is None else train.chosen)
+    random.Random(seed).shuffle(lines)
+    chosen = frozenset(lines[: max(1, round(share * len(lines)))])
+    return replace(train, chosen=chosen, cut=f"{train.cut}, {share:g} of it by seed {seed}")

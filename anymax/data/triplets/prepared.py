@@ -32,8 +32,20 @@ class PreparedTriplets(PreparedPairs):
     """Triplets as ids: the source of a pair is the sentence, "[SEP]" and its translation, its target the correction.
 
     Args:
+        corpus: the text; the source of a pair is the sentence, a tab and its translation.
+        splits: the ids of each split there is.
+        counted: how many triplets each split has, and how many were left out as blank or one-sided.
+        limits: the most pieces of a source and of a correction in train; None where there is no limit.
         pieces: what the ids stand for.
         oversample: how often train has each of its own triplets.
+
+    Example:
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> prepared = prepare_triplets(Triplets("drawn").toy(), cache="cache")
+        >>> prepared.triplets("test")[0].translation
+        'ah ab ad ad ab'
+        >>> prepared.triplets("test")[0].correction
+        'ah ab ad ad ak'
     """
 
     pieces: WordPieces
@@ -63,9 +75,14 @@ class PreparedTriplets(PreparedPairs):
             if int(lengths.max()) > max_positions:
                 longest = int(lengths.argmax())
                 place = self.corpus.places(split, int(pairs.numbers[longest]))[side]
+                fix = (
+                    "leave long triplets out with most_source and most_target"
+                    if split == "train"
+                    else f"take it out of {split}, which keeps triplets of any length"
+                )
                 raise ValueError(
                     f"{place}: the {name} has {int(lengths[longest])} word pieces, and the model has {max_positions} "
-                    "positions; shorten it, or leave long triplets out of train with most_source and most_target"
+                    f"positions; shorten it, or {fix}"
                 )
 
     def identity(self) -> dict[str, str]:
@@ -102,15 +119,25 @@ def prepare_triplets(
     Triplets that are too long are left out of train alone, and stay in valid and test, so that scores compare.
 
     Args:
+        config: what to read, and the pieces to learn.
         pieces: use these, such as those of a BERT or the saved ones of a run.
         cache: the folder for counts, pieces and encoded files; by default `default_cache()`.
         progress: called with a line that says what is being done or left out.
+
+    Example:
+        >>> from anymax.data import Triplets, prepare_triplets
+        >>> prepared = prepare_triplets(Triplets("drawn").toy(), cache="cache")
+        >>> pieces, train = prepared.pieces, prepared.split("train")
+        >>> pieces.pieces(train.source(0)).count("[SEP]"), pieces.pieces(train.target(0))[-1]
+        (1, '<T>')
     """
     corpus = config.open()
     folder = Path(default_cache() if cache is None else cache)
     counted = {split: corpus.count(split, cache=folder) for split in reversed(list(corpus.sources))}
     if pieces is None:
         pieces = make_triplet_pieces(config, corpus, cache=folder, progress=progress)
+    # A vocabulary without words to begin and end with is refused before anything is encoded.
+    _ = pieces.first, pieces.last
     limits = (
         None if config.most_source is None else config.most_source + SOURCE_MARKS,
         None if config.most_target is None else config.most_target + TARGET_MARKS,
@@ -156,7 +183,23 @@ def reopen_triplets(
     cache: str | os.PathLike[str] | None = None,
     progress: Announce | None = None,
 ) -> PreparedTriplets:
-    """The triplets of a run, with the pieces that lie in its folder; a text that was changed since is refused."""
+    """The triplets of a run, with the pieces that lie in its folder; a text that was changed since is refused.
+
+    Args:
+        config: what was prepared.
+        folder: that of the run, or another that `save` wrote to.
+        cache, progress: as in `prepare_triplets`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax.data import Triplets, prepare_triplets, reopen_triplets
+        >>> config = Triplets("drawn").toy()
+        >>> prepared = prepare_triplets(config, cache="cache")
+        >>> Path("run").mkdir()
+        >>> prepared.save("run")
+        >>> reopen_triplets(config, "run", cache="cache").identity() == prepared.identity()
+        True
+    """
     pieces = PreparedTriplets.saved_pieces(folder)
     if pieces is None:
         raise ValueError(f"{folder} holds no {DATA_FILE}, so no text was prepared there; give the folder of a run")

@@ -19,7 +19,15 @@ def count_words(corpus: Corpus, split: Split, *, progress: Progress | None = Non
     The text is never held, but every different word is: about 150 bytes each.
 
     Args:
+        corpus: the text.
+        split: which of its splits.
         progress: called now and then with the lines and tokens counted so far, and once at the end.
+
+    Example:
+        >>> from anymax.data import corpus_of_lines, count_words
+        >>> corpus = corpus_of_lines("words", ["to be or not to be", "that is it"], valid=0, test=0)
+        >>> count_words(corpus, "train").most_common(3)
+        [('to', 2), ('be', 2), ('<eos>', 2)]
     """
     counts: Counter[str] = Counter()
     held: list[str] = []

@@ -40,6 +40,14 @@ class Lexicon:
         words: all words, special ones included.
         counts: how often each occurs in the text the lexicon was made from.
         num_specials: how many special words stand at the front; "<eos>" and "<unk>" must be among them.
+
+    Example:
+        >>> from anymax.data import Lexicon
+        >>> lexicon = Lexicon.from_counts({"the": 5, "cat": 2})
+        >>> lexicon.words
+        ('<eos>', '<unk>', 'the', 'cat')
+        >>> lexicon.encode(["the", "dog"])
+        [2, 1]
     """
 
     words: tuple[str, ...]

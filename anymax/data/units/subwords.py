@@ -45,6 +45,14 @@ class Subwords:
         merges: which two neighbouring subwords become one, in the order they are tried.
 
     Sennrich et al. 2016.
+
+    Example:
+        >>> from anymax.data import Subwords
+        >>> subwords = Subwords.train({"low": 5, "lower": 3, "newer": 4, "wide": 2}, size=21)
+        >>> subwords.split("lower")
+        ('lo', 'wer</w>')
+        >>> subwords.join(subwords.split("lower"))
+        ['lower']
     """
 
     vocabulary: tuple[str, ...]

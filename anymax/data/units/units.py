@@ -27,6 +27,15 @@ class Units:
         words: of the words, with their counts in the training text; the same object where units are words.
         subwords: how words are cut into subwords; None where units are words.
         splitting: how a line becomes words, see `split_line`.
+
+    Example:
+        >>> from anymax.data import Lexicon, Units
+        >>> lexicon = Lexicon.from_counts({"the": 5, "cat": 2, "sat": 1})
+        >>> units = Units(lexicon, lexicon)
+        >>> units.encode_line("the cat sat")
+        [2, 3, 4]
+        >>> units.text([2, 3, 4])
+        'the cat sat'
     """
 
     lexicon: Lexicon
@@ -49,9 +58,13 @@ class Units:
         units = self.lexicon.decode(ids)
         return units if self.subwords is None else self.subwords.join(units)
 
-    def text(self, ids: Iterable[int] | Ids) -> str:
-        """Ids as text to read, a line for each "<eos>"."""
-        lines: list[list[str]] = [[]]
+    def text(self, ids: Iterable[int] | Ids, *, after: Iterable[str] = ()) -> str:
+        """Ids as text to read, a line for each "<eos>".
+
+        Args:
+            after: words that they continue, which stand before them as they are.
+        """
+        lines: list[list[str]] = [[*after]]
         for word in self.decode(ids):
             if word == EOS:
                 lines.append([])

@@ -51,6 +51,16 @@ class WordPieces:
         separate_chinese: whether "bert" takes every Chinese character for a word.
 
     Schuster and Nakajima 2012, Devlin et al. 2019.
+
+    Example:
+        >>> from anymax.data import WordPieces
+        >>> specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+        >>> pieces = WordPieces((*specials, "un", "##believ", "##able", "!"))
+        >>> ids = pieces.encode("unbelievable!")
+        >>> pieces.pieces(ids)
+        ['un', '##believ', '##able', '!']
+        >>> pieces.text(ids)
+        'unbelievable !'
     """
 
     vocabulary: tuple[str, ...]

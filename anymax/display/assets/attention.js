@@ -9,6 +9,8 @@
     const at = Math.min(Math.max(share, 0), 1) * (STOPS.length - 1), low = Math.min(Math.floor(at), STOPS.length - 2);
     return STOPS[low].map((value, channel) => Math.round(value + (at - low) * (STOPS[low + 1][channel] - value)));
   }
+  // Of the square root of a weight: dark is much, as a pale yellow beside white would not be seen.
+  const shade = (root) => colour(0.92 * (1 - root));
   const css = (rgb) => `rgb(${rgb.join(",")})`;
   const isLight = ([red, green, blue]) => 0.3 * red + 0.59 * green + 0.11 * blue > 130;
 
@@ -74,16 +76,18 @@
       for (const layer of [...new Set(heads.map((head) => head.layer))]) {
         const row = element("tr", table), name = element("th", row, layer);
         name.scope = "row";
-        for (const head of heads.filter((each) => each.layer === layer)) this.makeCell(head, element("td", row));
+        for (const head of heads.filter((each) => each.layer === layer)) this.makeCell(head, row);
       }
     }
 
-    makeCell(head, parent) {
+    makeCell(head, row) {
       const cell = page.button("", "", () => this.choose(head.place));
       cell.classList.add("cell");
       cell.setAttribute("role", "gridcell");
       cell.addEventListener("keydown", (event) => this.move(event, head));
-      parent.append(cell);
+      const place = element("td", row);
+      place.setAttribute("role", "none");
+      place.append(cell);
       this.cells[head.place] = cell;
     }
 
@@ -116,9 +120,8 @@
         cell.title = name;
         cell.setAttribute("aria-label", name);
       });
-      const stops = STOPS.map(css).join(",");
       this.legend.replaceChildren(`${short(low)} `);
-      element("span", this.legend, undefined, "scale").style.background = `linear-gradient(90deg, ${stops})`;
+      this.scale(this.legend, STOPS);
       this.legend.append(` ${short(high)}`);
       this.meaning.textContent = `${this.measure}: ${this.given.measures[this.measure]}`;
     }
@@ -138,7 +141,7 @@
       this.head.replaceChildren();
       element("h3", this.head, `${this.given.kinds[head.kind]}, layer ${head.layer}, head ${head.number}`);
       const values = Object.keys(this.given.measures).filter((name) => typeof head.values[name] === "number")
-        .map((name) => `${name} ${short(head.values[name])}`);
+        .map((name) => `${name}: ${short(head.values[name])}`);
       element("p", this.head, [...values, head.role].filter(Boolean).join(" · "), "note");
       const sides = element("div", this.head, undefined, "sides");
       if (head.order.length) this.showExample(head, element("div", sides));
@@ -183,7 +186,13 @@
       tools.append(before, next, name, save);
       const place = element("div", parent, undefined, "sentence"), svg = this.heat(head, example);
       place.append(svg);
-      element("p", parent, `Rows look at columns. White is exactly zero.${example.note ? ` ${example.note}` : ""}`, "note");
+      const below = element("p", parent, "Rows look at columns. White is exactly zero, above it ", "note");
+      this.scale(below, [0, 0.25, 0.5, 0.75, 1].map((root) => shade(root)));
+      below.append(` 1, in steps of the square root.${example.note ? ` ${example.note}` : ""}`);
+    }
+
+    scale(parent, colours) {
+      element("span", parent, undefined, "scale").style.background = `linear-gradient(90deg, ${colours.map(css).join(",")})`;
     }
 
     heat(head, example) {
@@ -205,9 +214,8 @@
         for (let column = 0; column < columns; column++) {
           const root = bytes.charCodeAt((at * rows + row) * columns + column) / 255;
           if (!root) continue;
-          // Dark is much: a pale yellow beside white would not be seen.
           const cell = make("rect", { x: left + side * column, y: above + side * row, width: side - 1, height: side - 1,
-            fill: css(colour(0.92 * (1 - root))) }, svg);
+            fill: css(shade(root)) }, svg);
           make("title", {}, cell, `${example.queries[row]} → ${example.keys[column]}: ${(root * root).toFixed(3)}`);
         }
       }

@@ -3,17 +3,21 @@
 (() => {
   const light = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1b1f24", "#8a7400"];
   const dark = ["#56b4e9", "#ff9a4d", "#2fc79b", "#e6a3c8", "#f0c04a", "#9ad0f5", "#e8eaed", "#d3c34a"];
+  // Pixels below which plots stand above each other, and what an axis of names or of numbers takes of each.
+  const NARROW = 760, NAMES = 170, NUMBERS = 65;
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function config() {
+  function config(width) {
     const [text, dim, line] = ["--text", "--dim", "--line"].map(style);
     return {
       background: style("--ground"), font: "system-ui, sans-serif",
       range: { category: theme.isDark ? dark : light, heatmap: { scheme: "viridis" }, ramp: { scheme: "viridis" } },
       axis: { labelColor: text, titleColor: text, gridColor: line, domainColor: dim, tickColor: dim, titleFontWeight: 400,
-        labelFontSize: 12, titleFontSize: 12 },
-      legend: { labelColor: text, titleColor: text, labelFontSize: 12, symbolStrokeWidth: 2.5 },
-      header: { labelColor: text, titleColor: text }, title: { color: text }, view: { stroke: null },
+        labelFontSize: 12, titleFontSize: 12, labelOverlap: true },
+      axisX: { labelAngle: 0, tickCount: { signal: "ceil(width / 80)" } },
+      legend: { orient: "bottom", columns: Math.max(1, Math.floor(width / 180)), labelLimit: 260, labelColor: text,
+        titleColor: text, titleFontWeight: 400, labelFontSize: 12, titleFontSize: 12, symbolStrokeWidth: 2 },
+      header: { labelColor: text, titleColor: text, labelFontSize: 12 }, title: { color: text }, view: { stroke: null },
       bar: { color: (theme.isDark ? dark : light)[0] }, line: { color: (theme.isDark ? dark : light)[0] },
       text: { color: text }, rule: { color: dim }, errorbar: { color: dim },
     };
@@ -53,21 +57,21 @@
     place.setAttribute("role", "img");
     place.setAttribute("aria-label", given.title);
 
-    // Panels beside each other share the width; what is one is as wide as the page.
+    // Plots beside each other share the width; what is one is as wide as the page.
     function sized(spec) {
-      // Several plots have sizes of their own.
-      if (spec.vconcat) return spec;
-      if (!spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
-      const panels = new Set(values.map((row) => row[spec.facet.column.field])).size;
-      const width = Math.max(120, Math.floor((place.clientWidth - 60) / panels) - 20);
-      return { ...spec, spec: { width, height: given.height, ...spec.spec } };
+      if (!spec.concat && !spec.facet) return { width: "container", height: given.height, autosize: { type: "fit-x", contains: "padding" }, ...spec };
+      const columns = place.clientWidth < NARROW ? 1 : spec.columns;
+      const width = Math.floor(place.clientWidth / columns) - (spec.concat ? NAMES : NUMBERS);
+      if (spec.concat) return { ...spec, columns, autosize: "pad", concat: spec.concat.map((each) => ({ ...each, width })) };
+      return { ...spec, columns, spec: { width, height: given.height, ...spec.spec } };
     }
 
     async function draw() {
       let spec = choices.length ? moved(given.spec, choices[0][1], chosen) : given.spec;
       if (isLog) spec = inDecades(spec);
       const whole = { ...sized(spec), data: { values }, description: given.title };
-      const result = await vegaEmbed(place, whole, { actions: false, renderer: "canvas", config: config() });
+      const options = { mode: "vega-lite", actions: false, renderer: "canvas", config: config(place.clientWidth) };
+      const result = await vegaEmbed(place, whole, options);
       view = result.view;
       figure.dataset.drawn = "yes";
     }

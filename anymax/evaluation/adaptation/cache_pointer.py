@@ -25,16 +25,25 @@ MOST_QUERIES, BLOCK_SCORES = 1024, 2**22
 class CachedModel(nn.Module):
     """A language model with a cache of its own text: give it to `perplexity` in place of the model, once.
 
-        measured = perplexity(CachedModel(model, CachePointer(window=2000), num_tokens=len(tokens)), tokens, ...)
-
     It remembers what it was given from call to call, so that every text needs a new one. The text must come in order,
     in one row where the model carries a state.
 
     Args:
         model: a language model, or what wraps one, whose output is a likelihood.
+        cache: its size and its share.
         num_tokens: how many tokens the text has; more than the window.
 
     Grave et al. 2017.
+
+    Example:
+        >>> from anymax.evaluation import CachedModel, CachePointer, Windows, perplexity
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> tokens = torch.tensor([3, 4, 0] * 20)  # the same line again and again
+        >>> cached = CachedModel(model, CachePointer(window=30, weight=0.5), num_tokens=len(tokens))
+        >>> perplexity(cached, tokens, Windows(8), eos=0).loss < perplexity(model, tokens, Windows(8), eos=0).loss
+        True
     """
 
     def __init__(self, model: nn.Module, cache: CachePointer, *, num_tokens: int) -> None:

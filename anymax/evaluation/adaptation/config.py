@@ -13,7 +13,7 @@ Statistics = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class CachePointer:
-    """Words that stood after similar vectors become likelier.
+    """A cache of the text read so far: words that followed similar hidden vectors become likelier. Grave et al. 2017.
 
     Args:
         window: how many of the last words are remembered.
@@ -22,6 +22,11 @@ class CachePointer:
         only_full: whether the cache is left out until more than `window` words were read. The published script
             (Merity et al. 2018's pointer.py) reads the text in chunks of `--bptt` words and leaves the cache out at the
             first word of every later chunk too, which is not done here.
+
+    Example:
+        >>> from anymax.evaluation import CachePointer
+        >>> CachePointer(window=2000, weight=0.12)
+        CachePointer(window=2000, theta=1.0, weight=0.12, only_full=False)
     """
 
     window: int = 500
@@ -43,7 +48,7 @@ class CachePointer:
 
 @dataclass(frozen=True)
 class DynamicEvaluation:
-    """The model is trained on what it has read, from where it was measured to where it is measured next.
+    """How a model is trained on a text while it is measured on it, each part after its loss was taken.
 
     Args:
         rule: "rms" divides the gradient of every parameter by the size it had on training text, and pulls parameters
@@ -61,6 +66,12 @@ class DynamicEvaluation:
         max_batches: of the training text; by default all of it.
 
     Krause et al. 2018.
+
+    Example:
+        >>> from anymax.evaluation import DynamicEvaluation
+        >>> sgd = DynamicEvaluation(rule="sgd", lr=0.1, decay=0.0)
+        >>> sgd.rule, sgd.lr
+        ('sgd', 0.1)
     """
 
     rule: Rule = "rms"

@@ -26,14 +26,24 @@ def adapting(
 ) -> Iterator["DynamicModel"]:
     """A model that learns while it is scored; afterwards its parameters are what they were, to the bit.
 
-        sizes = gradient_sizes(model, train_tokens, dynamic, eos=0, block=128)
-        with adapting(model, dynamic, sizes) as learning:
-            measured = perplexity(learning, tokens, Windows(128), eos=0)
-
     Args:
+        model: a language model, or what wraps one.
+        dynamic: how it learns.
         sizes: how large the gradients of every trainable parameter are, of `gradient_sizes`; None for the rule "sgd".
 
     Krause et al. 2018.
+
+    Example:
+        >>> from anymax.evaluation import DynamicEvaluation, Windows, adapting, gradient_sizes, perplexity
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> tokens, dynamic = torch.tensor([3, 4, 0] * 20), DynamicEvaluation(lr=0.01, decay=0.0)
+        >>> sizes = gradient_sizes(model, tokens, dynamic, eos=0, block=5)
+        >>> with adapting(model, dynamic, sizes) as learning:
+        ...     adapted = perplexity(learning, tokens, Windows(8), eos=0)
+        >>> adapted.loss < perplexity(model, tokens, Windows(8), eos=0).loss
+        True
     """
     parameters = _trainable(model)
     learning = DynamicModel(model, dynamic, sizes)
@@ -131,9 +141,22 @@ def gradient_sizes(
     """How large the gradients of every trainable parameter are on training text, entry by entry, with dropout off.
 
     Args:
+        model: a language model, or what wraps one.
+        train_tokens: the stream it was trained on.
+        dynamic: how large batches are, and how many.
+        eos: the id that ends a sentence.
         block: how many tokens a row holds, where no state is carried; else that of `dynamic`.
         read: as in `token_losses`.
         progress: called with the batches that were read, and all there are.
+
+    Example:
+        >>> from anymax.evaluation import DynamicEvaluation, gradient_sizes
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> sizes = gradient_sizes(model, torch.tensor([3, 4, 0] * 20), DynamicEvaluation(), eos=0, block=5)
+        >>> [size.shape for size in sizes] == [parameter.shape for parameter in model.parameters()]
+        True
     """
     parameters = _trainable(model)
     squares = [torch.zeros_like(parameter) for parameter in parameters]

@@ -47,6 +47,13 @@ class Perplexity:
         num_unknown: the number of "<unk>" tokens; None where they were not counted.
         num_bytes: of the text, for `bits_per_byte`; None where they were not counted.
         end_of_line: how the ends of lines were treated.
+
+    Example:
+        >>> from anymax.evaluation import Perplexity
+        >>> measured = Perplexity(loss=4.605, unit="word", num_units=1000, num_tokens=1000, block=64)
+        >>> print(measured)
+        perplexity 99.98 per word (4.6050 nats) over 1,000 words; windows of 64 tokens, context 0, stride 64; one
+        <eos> per line, scored
     """
 
     loss: float
@@ -164,6 +171,16 @@ def perplexity(
         unk: the id for unknown words, to count them.
         num_bytes: of the text, line ends included, for bits per byte.
         each: called with every span that was scored, as `LossByFrequency.add`.
+
+    Example:
+        >>> from anymax.evaluation import Windows, perplexity
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> _ = torch.nn.init.zeros_(model.output.table)  # all ten words are equally likely
+        >>> print(perplexity(model, torch.randint(10, (20,)), Windows(8), eos=0))
+        perplexity 10.00 per word (2.3026 nats) over 20 words; the state carried through the whole stream; one <eos>
+        per line, scored
     """
     inner = language_model(model)
     scored = token_losses(

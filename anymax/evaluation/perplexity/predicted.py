@@ -25,7 +25,17 @@ COPIES = 4
 
 
 class Read(NamedTuple):
-    """A span of the stream and the vectors it is predicted from."""
+    """A span of the stream and the vectors it is predicted from.
+
+    Example:
+        >>> from anymax.evaluation import Windows, hidden_states
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> span = next(hidden_states(model, torch.tensor([3, 4, 0]), Windows(8), eos=0))
+        >>> span.start, span.hidden.shape
+        (0, torch.Size([3, 8]))
+    """
 
     start: int
     """The position of the first token in the stream."""
@@ -36,7 +46,17 @@ class Read(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """A few tokens of the stream and the predictions for them."""
+    """A few tokens of the stream and the predictions for them.
+
+    Example:
+        >>> from anymax.evaluation import Windows, predictions
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> part = next(predictions(model, torch.tensor([3, 4, 0]), Windows(8), eos=0))
+        >>> part.start, part.tokens.tolist(), part.log_probs.shape
+        (0, [3, 4, 0], torch.Size([3, 10]))
+    """
 
     start: int
     """The position of the first token in the stream."""
@@ -58,7 +78,16 @@ def hidden_states(
 ) -> Iterator[Read]:
     """The vectors that every token of a stream is predicted from, each computed once, in the order of `token_losses`.
 
-    Arguments are those of `token_losses`. The model is in evaluation mode until the last span was yielded.
+    Arguments are those of `token_losses`. The model is in evaluation mode until the last span was given.
+
+    Example:
+        >>> from anymax.evaluation import Windows, hidden_states
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> spans = hidden_states(model, torch.randint(10, (20,)), Windows(8), eos=0)
+        >>> torch.cat([span.hidden for span in spans]).shape
+        torch.Size([20, 8])
     """
     reader = _Reader(language_model(model))
     scored = token_losses(reader, tokens, windows, eos=eos, read=read, batch_tokens=batch_tokens, progress=progress)
@@ -77,6 +106,15 @@ def predictions(
     """The log-probabilities of all words at every token of a stream, a few rows at a time, so that memory is bounded.
 
     Arguments are those of `token_losses`.
+
+    Example:
+        >>> from anymax.evaluation import Windows, predictions
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> for part in predictions(model, torch.tensor([3, 4, 0]), Windows(8), eos=0):
+        ...     print(part.tokens, part.log_probs.shape)
+        tensor([3, 4, 0]) torch.Size([3, 10])
     """
     states = hidden_states(model, tokens, windows, eos=eos, read=read, progress=progress)
     return _rows(language_model(model), states)

@@ -55,6 +55,16 @@ class Windows:
             "block" where a state is carried.
         rows: for models that carry a state: the number of parallel rows the stream is cut into. Faster, but each row
             starts without a state, so only 1 is exact.
+
+    Example:
+        >>> from anymax.evaluation import Windows, token_losses
+        >>> from anymax.models import TransformerConfig, TransformerLM
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = TransformerLM(FixedInput(10, 16), FullOutput(10, 16), TransformerConfig(16, 1, 2, 32))
+        >>> tokens = torch.randint(10, (20,))
+        >>> windows = Windows(block=8, context=4)  # at least 4 earlier tokens are read for each, but for the first ones
+        >>> sum(len(span.tokens) for span in token_losses(model, tokens, windows, eos=0))
+        20
     """
 
     block: int
@@ -100,7 +110,17 @@ class Windows:
 
 
 class Scored(NamedTuple):
-    """A span of the stream and its losses, all on the CPU."""
+    """A span of the stream and its losses, all on the CPU.
+
+    Example:
+        >>> from anymax.evaluation import Windows, token_losses
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> span = next(token_losses(model, torch.tensor([3, 4, 0]), Windows(8), eos=0))
+        >>> span.start, span.tokens.tolist(), span.losses.shape
+        (0, [3, 4, 0], torch.Size([3]))
+    """
 
     start: int
     """The position of the first token in the stream."""
@@ -130,11 +150,21 @@ def token_losses(
     Args:
         model: a language model, or what wraps one.
         tokens: the stream, one dimension of integers; may be mapped from a file.
+        windows: how the stream is divided.
         eos: the id that ends a sentence.
         read: the ids that the model reads where they are others than those it predicts, one for each token.
         batch_tokens: the most tokens given to the model at once; at least one window is.
         ranks: score this rank's share. All ranks call the model equally often.
         progress: called with the tokens that all ranks scored so far, and all there are.
+
+    Example:
+        >>> from anymax.evaluation import Windows, token_losses
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(10, 8), FullOutput(10, 8), LSTMConfig(8, 8))
+        >>> spans = token_losses(model, torch.randint(10, (20,)), Windows(8), eos=0)
+        >>> torch.cat([span.losses for span in spans]).shape
+        torch.Size([20])
     """
     check_stream(tokens)
     check_counts(batch_tokens=batch_tokens)

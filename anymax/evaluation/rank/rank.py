@@ -37,6 +37,12 @@ class MatrixRank:
         floor: singular values below it are rounding errors of the method.
         method: "svd" is exact, "gram" goes through products of columns.
         effective: for every share of the squares of the singular values, how many of the largest make up the rest.
+
+    Example:
+        >>> from anymax.evaluation import matrix_rank
+        >>> measured = matrix_rank([torch.ones(6, 4)], num_contexts=6, num_words=4)
+        >>> measured.rank, round(measured.entropy_rank, 3)
+        (1, 1.0)
     """
 
     singular_values: Tensor
@@ -109,6 +115,7 @@ def matrix_rank(
 
     Args:
         chunks: matrices of `num_words` log-probabilities, with `num_contexts` rows in all.
+        num_contexts, num_words: the size of the matrix.
         tolerance: "press" is 0.5 sqrt(contexts + words + 1) eps of the largest singular value, "numpy" is
             max(contexts, words) eps of it, which is far more; eps is that of the chunks' type, 1.2e-7 for float32. A
             number is taken as it is.
@@ -118,6 +125,12 @@ def matrix_rank(
         method, memory_limit: as in `singular_values`. 80 thousand contexts of 10 thousand words take 1.6 GB.
 
     Press et al. 2007; Parthiban et al. 2021.
+
+    Example:
+        >>> from anymax.evaluation import matrix_rank
+        >>> scores = torch.randn(20, 3) @ torch.randn(3, 12)
+        >>> matrix_rank(scores.split(5), num_contexts=20, num_words=12).rank
+        3
     """
     _check_tolerance(tolerance)
     types: list[torch.dtype] = []
@@ -164,6 +177,14 @@ def log_prob_rank(
     Args:
         tokens: every one is a context; cut the stream for fewer.
         words: the number of columns, those of the most frequent words, which come first in a lexicon; by default all.
+
+    Example:
+        >>> from anymax.evaluation import Windows, log_prob_rank
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(30, 4), FullOutput(30, 4), LSTMConfig(4, 4))
+        >>> log_prob_rank(model, torch.randint(30, (50,)), Windows(8), eos=0).rank <= 4 + 1  # the softmax bottleneck
+        True
     """
     size = language_model(model).output.vocabulary_size
     num_words = size if words is None else words
@@ -184,7 +205,17 @@ def log_prob_rank(
 
 
 def effective_rank(singular_values: Tensor, share: float) -> int:
-    """The fewest of the largest singular values whose squares sum up to all but a `share` of the whole."""
+    """The fewest of the largest singular values whose squares sum up to all but a `share` of the whole.
+
+    Args:
+        singular_values: of a matrix, falling.
+        share: of the sum of all squares.
+
+    Example:
+        >>> from anymax.evaluation import effective_rank
+        >>> effective_rank(torch.tensor([4.0, 3.0, 0.01], dtype=torch.float64), share=1e-3)
+        2
+    """
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}")
     sums = singular_values.double().square().cumsum(0)

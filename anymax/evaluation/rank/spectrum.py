@@ -54,6 +54,14 @@ def singular_values(
         chunks: matrices of `num_columns` finite numbers that together have `num_rows` rows.
         method: by default "svd" where that takes a few seconds, else "gram".
         memory_limit: how many bytes may be held; by default what the machine has free. More is refused at once.
+        num_rows, num_columns: the size of the matrix.
+
+    Example:
+        >>> from anymax.evaluation import singular_values
+        >>> matrix = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> found = singular_values(matrix.split(2), num_rows=3, num_columns=3)
+        >>> found.values.round(decimals=3), found.method
+        (tensor([3., 2., 1.], dtype=torch.float64), 'svd')
     """
     check_counts(num_rows=num_rows, num_columns=num_columns)
     if method is None:

@@ -12,6 +12,7 @@ from anymax.kernels.dropout.reference import scale, threshold
 from anymax.kernels.entmax.protocol import alpha_error
 from anymax.kernels.rows import computed_in
 
+IS_FUSED = True
 _FORWARD = library.Function("anymax_attention_forward", "pppppppppdldilppi", takes_half=True)
 _BACKWARD = library.Function("anymax_attention_backward", "pppppppppdldilppppppppi", takes_half=True)
 

@@ -63,7 +63,13 @@ class Gradients(NamedTuple):
 
 
 class AttentionKernel(Protocol):
-    """Gathers values by the entmax of scores. Queries, keys and values have one dtype, and may have any strides."""
+    """Gathers values by the entmax of scores. Queries, keys and values have one dtype, and may have any strides.
+
+    Args:
+        IS_FUSED: whether scores are never all held at once.
+    """
+
+    IS_FUSED: bool
 
     def why_unsupported(self, query_BHQE: Tensor, /) -> str | None:
         """Why this backend cannot take `query`, or None if it can."""

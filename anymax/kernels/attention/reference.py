@@ -17,6 +17,8 @@ from anymax.kernels.dropout import reference as dropout
 from anymax.kernels.entmax import reference as entmax
 from anymax.kernels.rows import computed_in
 
+IS_FUSED = False
+
 
 def why_unsupported(query_BHQE: Tensor) -> str | None:
     return None

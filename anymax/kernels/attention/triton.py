@@ -13,6 +13,7 @@ from anymax.kernels.dropout.reference import threshold
 from anymax.kernels.entmax.triton import on_device_of
 from anymax.kernels.entmax.triton import why_unsupported as why_unsupported
 
+IS_FUSED = True
 _IS_AMD = torch.version.hip is not None
 
 

@@ -66,7 +66,15 @@ MOST_SHOWN = 6
 
 
 class LoadedBert(NamedTuple):
-    """A model, and the tensors of its file that it has no place for, by their names."""
+    """A model, and the tensors of its file that it has no place for, by their names.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> model, left_out = load_bert("small")
+        >>> left_out
+        ()
+    """
 
     model: Bert
     left_out: tuple[str, ...]
@@ -81,8 +89,6 @@ def load_bert(
 ) -> LoadedBert:
     """A BERT from a folder with config.json and model.safetensors, or by its name on the hub; in evaluation mode.
 
-        model, left_out = load_bert("checkpoints/bert-base-multilingual-cased")
-
     Its hidden states are those of `BertModel` of transformers. What is missing in the file, what has another shape and
     unknown names are listed in an error; `left_out` has what was known and not read, as the classifier of the next
     sentence. A pickle is refused.
@@ -93,6 +99,13 @@ def load_bert(
             but for files that anymax wrote. Alphas that are learned start anew where the file has none.
         pooler: whether the model has a pooler; by default where the file has one.
         head: whether it can predict masked words; by default where the file has that head.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> model, left_out = load_bert("small")
+        >>> model.encode(torch.tensor([[2, 7, 3]])).shape, left_out
+        (torch.Size([1, 3, 16]), ())
     """
     folder = find_bert(folder)
     values = read_json(_there(folder / CONFIG))
@@ -128,6 +141,17 @@ def save_bert(model: Bert, folder: str | os.PathLike[str]) -> None:
     With softmax any of its classes does. A model with entmax, whose alpha may be learned by each head, is opened by
     `anymax.hf.from_pretrained`; transformers by itself would use softmax, and warn of the alphas it does not know.
     Other mappings are refused, as transformers has none of them.
+
+    Args:
+        model: what to write.
+        folder: where to; files that are there are replaced.
+
+    Example:
+        >>> from anymax.models import BertConfig, load_bert, save_bert
+        >>> model = BertConfig(16, 1, 2, 32).build(vocabulary_size=30)
+        >>> save_bert(model, "small")
+        >>> load_bert("small").model.words.table.equal(model.words.table)
+        True
     """
     from safetensors.torch import save
 
@@ -162,6 +186,15 @@ def find_bert(name: str | os.PathLike[str]) -> Path:
     """The folder of a model: as given, or the one that the hub's model of this name is brought to.
 
     The hub is asked for configs, safetensors and tokenizers alone, through the package of the extra `hf`.
+
+    Args:
+        name: a folder, or the name of a model on the hub, such as bert-base-multilingual-cased.
+
+    Example:
+        >>> from anymax.models import BertConfig, find_bert, save_bert
+        >>> save_bert(BertConfig(16, 1, 2, 32).build(vocabulary_size=30), "small")
+        >>> sorted(path.name for path in find_bert("small").iterdir())
+        ['config.json', 'model.safetensors']
     """
     folder = Path(name)
     if folder.is_dir():

@@ -51,6 +51,14 @@ class BertConfig:
         norm_eps: the number that norms add to the variance.
         initial_std: of the normal distribution that weights are drawn from.
         mapping: what the heads turn scores into probabilities with.
+
+    Example:
+        >>> from anymax.attention import EntmaxConfig
+        >>> from anymax.models import BertConfig
+        >>> config = BertConfig(16, 2, 4, 32, mapping=EntmaxConfig(1.5))
+        >>> model = config.build(vocabulary_size=30)
+        >>> len(model.encoder.blocks)
+        2
     """
 
     model_dim: int = 768

@@ -36,6 +36,13 @@ class Bert(nn.Module):
             cannot be saved by `save_bert` unless transformers has the mapping.
 
     Devlin et al. 2019.
+
+    Example:
+        >>> from anymax.models import Bert, BertConfig
+        >>> model = Bert(BertConfig(16, 2, 4, 32, max_positions=10), vocabulary_size=30).eval()
+        >>> ids = torch.randint(30, (2, 5))
+        >>> model.encode(ids).shape
+        torch.Size([2, 5, 16])
     """
 
     def __init__(

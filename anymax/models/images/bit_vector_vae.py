@@ -42,6 +42,16 @@ class BitVectorVAE(nn.Module):
             the scores of the levels.
 
     As in Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import NVIL
+        >>> from anymax.models import BitVectorVAE
+        >>> model = BitVectorVAE(image_size=6, num_bits=4, estimator=NVIL(6))
+        >>> images = torch.randint(256, (3, 6), dtype=torch.uint8)
+        >>> model(images).losses.shape
+        torch.Size([3])
+        >>> model.generate(torch.ones(1, 4)).shape
+        torch.Size([1, 6])
     """
 
     def __init__(

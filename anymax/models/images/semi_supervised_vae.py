@@ -34,12 +34,24 @@ class SemiSupervisedVAE(nn.Module):
     as in Correia et al. 2020.
 
     Args:
+        image_size: number of pixels.
+        num_classes: number of classes.
         estimator: how the gradient through the class is found; it may be given another one at any time.
         mapping: what the classifier's probabilities are; its loss is the one that belongs to it.
         classifier_width: of three hidden layers.
         width: of two hidden layers of inference and generator.
         vector_size: how many numbers the Gaussian vector has.
         entropy: how much of the entropy is taken off; 1 is the ELBO.
+
+    Example:
+        >>> from anymax.latent import SparseMarginal
+        >>> from anymax.mappings import sparsemax
+        >>> from anymax.models import SemiSupervisedVAE
+        >>> model = SemiSupervisedVAE(6, num_classes=10, estimator=SparseMarginal(), mapping=sparsemax)
+        >>> images = torch.randint(2, (5, 6)).float()
+        >>> losses = model(images[:3], images[3:], labels=torch.tensor([4, 7]))
+        >>> losses.unlabelled.shape, losses.labelled.shape
+        (torch.Size([3]), torch.Size([2]))
     """
 
     def __init__(

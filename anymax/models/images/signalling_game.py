@@ -70,16 +70,31 @@ class Receiver(nn.Module):
 
 
 class SignallingGame(nn.Module):
-    """Sender and receiver, who win together.
+    """Two players who invent a language: a sender sees an image and sends a message, a receiver picks the image by it.
 
     Args:
+        image_size: how many numbers an image has.
         estimator: how the gradient through the message is found; it may be given another one at any time.
         pick: where the receiver draws its pick and only success counts, how the gradient through the pick is found;
             None has it learn from the likelihood of the right candidate.
         mapping: the mapping from scores to probabilities of messages.
+        num_messages: how many messages there are.
+        dim: width of the vectors of images and messages.
+        num_units: sigmoids in the sender's learned function.
+        scale: the divisor of the sender's scores.
         entropy: how much the entropy of messages, and of picks that are drawn, is rewarded.
 
     As in Correia et al. 2020.
+
+    Example:
+        >>> from anymax.latent import SparseMarginal
+        >>> from anymax.mappings import sparsemax
+        >>> from anymax.models import SignallingGame
+        >>> game = SignallingGame(6, SparseMarginal(), mapping=sparsemax, num_messages=16, dim=8)
+        >>> candidates = torch.randn(3, 4, 6)  # three games, of four images each
+        >>> losses, calls = game(candidates, target=torch.tensor([0, 2, 1]))
+        >>> losses.shape, bool((calls <= 16).all())
+        (torch.Size([3]), True)
     """
 
     def __init__(

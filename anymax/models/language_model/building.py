@@ -9,7 +9,21 @@ from anymax.vocabulary.config import OutputConfig, Words
 
 
 def build_language_model(config: LanguageModelConfig, lexicon: Words) -> LanguageModel:
-    """The model of a config, its parameters drawn at random, for the words of a lexicon."""
+    """The model of a config, its parameters drawn at random, for the words of a lexicon.
+
+    Args:
+        config: input, output, body, tying and mapping.
+        lexicon: the words, sorted by falling count; a `Lexicon`, or what has `words`, `eos` and `unk` as one.
+
+    Example:
+        >>> from anymax.data import Lexicon
+        >>> from anymax.models import LanguageModelConfig, LSTMConfig, build_language_model
+        >>> from anymax.vocabulary import FixedInputConfig, FullOutputConfig
+        >>> config = LanguageModelConfig(FixedInputConfig(), FullOutputConfig(), LSTMConfig(8, 16))
+        >>> model = build_language_model(config, Lexicon.from_counts({"the": 5, "cat": 2}))
+        >>> model.output.vocabulary_size
+        4
+    """
     input = config.input.build(lexicon, config.body.input_dim)
     output = config.output.build(len(lexicon), config.body.output_dim)
     if config.tie is not None:

@@ -27,6 +27,12 @@ class Tie:
         tables: the vectors of words.
         projections: the projections between tables and model; of adaptive layers, those of the tails.
         head: the projection of an adaptive head, which the output must have.
+
+    Example:
+        >>> from anymax.models import LanguageModelConfig, LSTMConfig, Tie
+        >>> from anymax.vocabulary import FixedInputConfig, FullOutputConfig
+        >>> LanguageModelConfig(FixedInputConfig(), FullOutputConfig(), LSTMConfig(64, 64), tie=Tie()).tie.tables
+        True
     """
 
     tables: bool = True
@@ -51,6 +57,17 @@ class LanguageModelConfig:
         body: what stands between.
         tie: what input and output share; None for nothing.
         mapping: what attention turns scores into probabilities with.
+
+    Example:
+        >>> from anymax.attention import LearnedEntmaxConfig
+        >>> from anymax.data import Lexicon
+        >>> from anymax.models import LanguageModelConfig, Tie, TransformerConfig, build_language_model
+        >>> from anymax.vocabulary import FixedInputConfig, FullOutputConfig
+        >>> body = TransformerConfig(model_dim=16, num_layers=2, num_heads=4, ffn_dim=32)
+        >>> config = LanguageModelConfig(FixedInputConfig(), FullOutputConfig(), body, Tie(), LearnedEntmaxConfig())
+        >>> model = build_language_model(config, Lexicon.from_counts({"the": 5, "cat": 2}))
+        >>> model.input.table is model.output.table
+        True
     """
 
     input: InputConfig

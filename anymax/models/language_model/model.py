@@ -27,6 +27,16 @@ class LanguageModel(nn.Module, ABC):
     there. Of which type it is, only the model needs to know.
 
     It is a `Generator` of `anymax.decoding`, which decodes from prompts, (batch, positions), all of one length.
+
+    Example:
+        >>> from anymax.models import LSTMLM, LanguageModel, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model: LanguageModel = LSTMLM(FixedInput(20, 8), FullOutput(20, 8), LSTMConfig(8, 8))
+        >>> ids = torch.randint(20, (2, 6))
+        >>> cache = model.new_cache(max_length=6)
+        >>> parts = torch.cat([model.hidden(ids[:, :4], cache), model.hidden(ids[:, 4:], cache)], 1)
+        >>> torch.allclose(parts, model.hidden(ids), atol=1e-6)
+        True
     """
 
     # Whether training continues in a batch from where the batch before ended, by a cache that is passed on.

@@ -22,9 +22,9 @@ TABLE_BOUND = 0.1
 class AWDLSTM(LanguageModel):
     """Words in, the loss of the words that follow out, by layers that carry a state from word to word.
 
-    In training every call drops words, numbers of vectors and numbers of the recurrent weights, each by one draw for
-    all positions, and adds penalties on what leaves the last layer. Given the state of the batch before it as `cache`,
-    it continues from there.
+    In training every call drops words, entries of vectors and entries of the recurrent weights, each by one draw for
+    all positions, and adds penalties on the outputs of the last layer. Given the state of the batch before it as
+    `cache`, it continues from there.
 
     Args:
         input: a layer from ids to vectors of the config's input_dim, as in `anymax.vocabulary`.
@@ -33,6 +33,17 @@ class AWDLSTM(LanguageModel):
         config: sizes, dropout rates and penalties.
 
     Merity et al. 2018.
+
+    Example:
+        >>> from anymax.models import AWDLSTM, AWDLSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> config = AWDLSTMConfig(input_dim=8, hidden_dim=12, num_layers=2, output_dim=8)
+        >>> model = AWDLSTM(FixedInput(20, 8), FullOutput(20, 8), config)
+        >>> ids = torch.randint(20, (2, 6))
+        >>> state = model.new_cache()
+        >>> loss = model(ids[:, :-1], ids[:, 1:], cache=state)
+        >>> bool(loss > 0), bool(model.penalty > 0)
+        (True, True)
     """
 
     carries_state = True

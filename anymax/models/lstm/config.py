@@ -25,7 +25,12 @@ class LSTMConfig:
         input_dim: how wide the vectors of words are that the first layer reads.
         hidden_dim: how wide every layer is, and what the output layer reads.
         num_layers: number of layers.
-        dropout: the rate for what enters every layer and for what leaves the last.
+        dropout: the rate for the inputs of every layer and the outputs of the last.
+
+    Example:
+        >>> from anymax.models import LSTMConfig
+        >>> LSTMConfig(hidden_dim=512, num_layers=2, dropout=0.1).output_dim
+        512
     """
 
     carries_state: ClassVar[bool] = True
@@ -77,14 +82,22 @@ class AWDLSTMConfig:
         num_layers: number of layers.
         output_dim: how wide the last layer is, which the output layer reads.
         word_dropout: the rate for words of the vocabulary, whose vectors are zero all through a batch.
-        input_dropout: the rate for numbers of the vectors of words, the same ones at all positions of a row; so are
+        input_dropout: the rate for entries of the vectors of words, the same ones at all positions of a row; so are
             those of the next two.
-        layer_dropout: the rate for what goes from layer to layer.
-        output_dropout: the rate for what leaves the last layer.
+        layer_dropout: the rate between layers.
+        output_dropout: the rate for the outputs of the last layer.
         weight_dropout: the rate for the hidden-to-hidden weights of every layer.
-        activation: how much the size of what leaves the last layer, dropped, adds to the loss in training.
-        temporal_activation: how much its change from position to position, before dropout, adds.
+        activation: the weight in the loss of activation regularization, the size of the last layer's outputs after
+            dropout.
+        temporal_activation: the weight of their change from position to position, before dropout.
         penalty: whether both are a "mean_square", as in the authors' code, or a "norm", as the paper prints them.
+
+    Example:
+        >>> from anymax.models import AWDLSTMConfig
+        >>> AWDLSTMConfig().widths
+        (1150, 1150, 400)
+        >>> AWDLSTMConfig(weight_dropout=0.2, penalty="norm").penalty
+        'norm'
     """
 
     carries_state: ClassVar[bool] = True

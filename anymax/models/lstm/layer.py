@@ -127,9 +127,18 @@ def _cpu_has_bfloat16() -> bool:
 
 
 class RecurrentState:
-    """Where an LSTM stands: nothing at first, then what every layer holds after the last position it read.
+    """The state of an LSTM: empty at first, then the hidden vectors and cells of all layers after what was read last.
 
     It holds no gradients, so what reads it next is trained up to here and no further back.
+
+    Example:
+        >>> from anymax.models import LSTMLM, LSTMConfig, RecurrentState
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(20, 8), FullOutput(20, 16), LSTMConfig(8, 16))
+        >>> state = RecurrentState()
+        >>> _ = model.hidden(torch.randint(20, (2, 6)), state)
+        >>> {name: tuple(tensor.shape) for name, tensor in state.tensors().items()}
+        {'hidden_0': (2, 16), 'cell_0': (2, 16)}
     """
 
     def __init__(self) -> None:

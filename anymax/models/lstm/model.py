@@ -24,6 +24,14 @@ class LSTMLM(LanguageModel):
         config: sizes and dropout.
 
     Grave et al. 2017.
+
+    Example:
+        >>> from anymax.models import LSTMLM, LSTMConfig
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> model = LSTMLM(FixedInput(20, 8), FullOutput(20, 16), LSTMConfig(input_dim=8, hidden_dim=16))
+        >>> ids = torch.randint(20, (2, 6))
+        >>> model(ids[:, :-1], ids[:, 1:], "none").shape
+        torch.Size([2, 5])
     """
 
     carries_state = True

@@ -33,6 +33,50 @@ class Vocabulary(Protocol):
 
 
 @dataclass(frozen=True)
+class TransformerDecoderConfig:
+    """The decoder of a Transformer, whose layers are not BERT's: it can share the table of words and nothing else.
+
+    Its vectors of words are scaled and have sinusoids added. The defaults are those of the first row of the ablation,
+    of OpenNMT's layers and BERT-base's sizes.
+
+    Args:
+        body: sizes, dropout rates and choices of its layers.
+        mapping: what attention to its own words turns scores into probabilities with.
+        max_positions: the most word pieces of a correction.
+
+    Correia and Martins 2019.
+    """
+
+    body: TransformerConfig = field(default_factory=lambda: opennmt_body(768, 12, 12, 3072))
+    _: KW_ONLY
+    mapping: AttentionMappingConfig = field(default_factory=SoftmaxConfig)
+    max_positions: int = 512
+
+    def __post_init__(self) -> None:
+        check_counts(max_positions=self.max_positions)
+        check_sink_changes(self.body, self.mapping)
+
+    def toy(self) -> Self:
+        """The same at a size for tests."""
+        return replace(self, body=self.body.toy(), max_positions=min(self.max_positions, 64))
+
+
+def opennmt_body(model_dim: int, num_layers: int, num_heads: int, ffn_dim: int) -> TransformerConfig:
+    """OpenNMT's layers: norms before them and one at the end, one rate of dropout everywhere."""
+    return TransformerConfig(
+        model_dim,
+        num_layers,
+        num_heads,
+        ffn_dim,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+        final_norm=True,
+        norm_eps=1e-6,
+    )
+
+
+@dataclass(frozen=True)
 class PostEditorConfig:
     """A post-editor: a sentence and its translation in, the corrected translation out.
 
@@ -40,15 +84,21 @@ class PostEditorConfig:
         encoder: the BERT that reads both; the mapping of its heads is the encoder's.
         sharing: what the decoder takes from it.
         decoder: the sizes of the decoder, whose mapping is that of its self-attention; by default those of the encoder,
-            with softmax.
+            with softmax. Layers that are not BERT's by TransformerDecoderConfig.
         cross_mapping: what the decoder's attention to the encoder's output turns scores into probabilities with.
         label_smoothing: the share of the target that is spread evenly over the other word pieces but padding.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditorConfig, Sharing
+        >>> config = PostEditorConfig(BertConfig(256, 4, 4, 1024), Sharing(feed_forward="tied"))
+        >>> config.decoder_config.num_layers, config.max_positions
+        (4, 512)
     """
 
     encoder: BertConfig = field(default_factory=BertConfig)
     sharing: Sharing = field(default_factory=Sharing)
     _: KW_ONLY
-    decoder: BertConfig | None = None
+    decoder: BertConfig | TransformerDecoderConfig | None = None
     cross_mapping: AttentionMappingConfig = field(default_factory=SoftmaxConfig)
     label_smoothing: float = 0.1
 
@@ -59,15 +109,18 @@ class PostEditorConfig:
                 f"encoder.num_segments must be at least 2, one for the sentence and one for its translation, got "
                 f"{self.encoder.num_segments}"
             )
-        if self.decoder_config.num_segments < 2:
+        decoder = self.decoder_config
+        if isinstance(decoder, TransformerDecoderConfig):
+            self.sharing.check_words_alone(self.encoder, decoder.body)
+            return
+        if decoder.num_segments < 2:
             raise ValueError(
-                f"decoder.num_segments must be at least 2, as the decoder writes the second, got "
-                f"{self.decoder_config.num_segments}"
+                f"decoder.num_segments must be at least 2, as the decoder writes the second, got {decoder.num_segments}"
             )
-        self.sharing.check(self.encoder, self.decoder_config)
+        self.sharing.check(self.encoder, decoder)
 
     @property
-    def decoder_config(self) -> BertConfig:
+    def decoder_config(self) -> BertConfig | TransformerDecoderConfig:
         """The sizes of the decoder."""
         return replace(self.encoder, mapping=SoftmaxConfig()) if self.decoder is None else self.decoder
 
@@ -88,7 +141,7 @@ class PostEditorConfig:
             pad=vocabulary.pad,
             first=vocabulary.first,
             label_smoothing=self.label_smoothing,
-            cross_mapping=partial(self.cross_mapping.build, self.decoder_config.num_heads),
+            cross_mapping=partial(self.cross_mapping.build, self.decoder_config.body.num_heads),
         )
 
     def toy(self) -> Self:
@@ -110,6 +163,12 @@ class DualSourceTransformerConfig:
         max_positions: the most word pieces of a sentence, of its translation, and of the correction.
 
     Junczys-Dowmunt and Grundkiewicz 2018.
+
+    Example:
+        >>> from anymax.models import DualSourceTransformerConfig
+        >>> config = DualSourceTransformerConfig()
+        >>> config.body.model_dim, config.body.num_layers, config.label_smoothing
+        (512, 6, 0.1)
     """
 
     body: TransformerConfig = field(

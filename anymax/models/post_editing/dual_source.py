@@ -33,6 +33,16 @@ class DualSourceTransformer(EditModel):
         max_positions: the most word pieces of a sentence, of its translation, and of what is written.
 
     Junczys-Dowmunt and Grundkiewicz 2018.
+
+    Example:
+        >>> from anymax.models import DualSourceTransformer, TransformerConfig
+        >>> model = DualSourceTransformer(TransformerConfig(16, 1, 2, 32), vocabulary_size=20, pad=0, first=1)
+        >>> source = torch.tensor([[5, 6, 2, 7, 8, 2]])  # a sentence, "[SEP]", its translation, "[SEP]"
+        >>> segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
+        >>> positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        >>> ids, target = torch.tensor([[1, 7, 9]]), torch.tensor([[7, 9, 3]])
+        >>> model(source, None, segments, positions, ids, target, "none").shape
+        torch.Size([1, 3])
     """
 
     def __init__(

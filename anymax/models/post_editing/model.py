@@ -11,12 +11,19 @@ from torch import Tensor, nn
 
 from anymax.models.bert.config import BertConfig
 from anymax.models.bert.model import Bert, embed_tokens
+from anymax.models.post_editing.config import TransformerDecoderConfig
 from anymax.models.post_editing.edit_model import EditModel, Inputs
 from anymax.models.post_editing.sharing import Sharing
 from anymax.models.transformer.block import MakeMapping, TransformerBlock
 from anymax.models.transformer.decoder import Decoder
+from anymax.models.transformer.embedding import embed
 from anymax.vocabulary import FixedInput, FullOutput, tie_
 
+# What an encoder and the BERT that it begins from must have in common.
+EQUAL = (
+    *("model_dim", "num_layers", "num_heads", "ffn_dim", "max_positions", "num_segments"),
+    *("activation", "norm_eps"),
+)
 # Which segment the sentence is, and which its translation and the correction.
 SOURCE, TRANSLATION = 0, 1
 
@@ -27,7 +34,7 @@ class PostEditor(EditModel):
     The encoder is a `Bert` that reads the sentence as its first segment and the translation as its second, each from
     position 0. The decoder's layers are BERT's, causal and post-norm, with attention to the encoder's output between
     self-attention and feed-forward; what it writes is of the second segment. With softmax it computes what an
-    `EncoderDecoderModel` of transformers does.
+    `EncoderDecoderModel` of transformers does. Or the decoder is that of a Transformer, pre-norm and with sinusoids.
 
     Args:
         encoder: the config of the encoder.
@@ -41,12 +48,23 @@ class PostEditor(EditModel):
             output. By default, or where it gives None, softmax.
 
     Correia and Martins 2019.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditor, Sharing
+        >>> config = BertConfig(16, 1, 2, 32, max_positions=10)
+        >>> model = PostEditor(config, config, vocabulary_size=20, sharing=Sharing(), pad=0, first=1)
+        >>> source = torch.tensor([[5, 6, 2, 7, 8, 2]])  # a sentence, "[SEP]", its translation, "[SEP]"
+        >>> segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
+        >>> positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+        >>> ids, target = torch.tensor([[1, 7, 9]]), torch.tensor([[7, 9, 3]])
+        >>> model(source, None, segments, positions, ids, target, "none").shape
+        torch.Size([1, 3])
     """
 
     def __init__(
         self,
         encoder: BertConfig,
-        decoder: BertConfig,
+        decoder: BertConfig | TransformerDecoderConfig,
         vocabulary_size: int,
         *,
         sharing: Sharing,
@@ -56,38 +74,44 @@ class PostEditor(EditModel):
         cross_mapping: MakeMapping | None = None,
     ) -> None:
         super().__init__()
-        sharing.check(encoder, decoder)
         self.sharing = sharing
         self.first = first
         self.max_positions = min(encoder.max_positions, decoder.max_positions)
         self.encoder = Bert(encoder, vocabulary_size, head=False)
-        self.target_input = TargetInput(decoder, vocabulary_size)
+        self.target_input: TargetInput | SinusoidalInput
+        if isinstance(decoder, BertConfig):
+            sharing.check(encoder, decoder)
+            self.target_input = TargetInput(decoder, vocabulary_size)
+        else:
+            sharing.check_words_alone(encoder, decoder.body)
+            self.target_input = SinusoidalInput(decoder, vocabulary_size)
         self.decoder = Decoder(
             decoder.body,
             memory_dim=encoder.model_dim,
-            mapping=partial(decoder.mapping.build, decoder.num_heads),
+            mapping=partial(decoder.mapping.build, decoder.body.num_heads),
             cross_mapping=cross_mapping,
         )
         self.output: FullOutput = FullOutput(
-            vocabulary_size, decoder.model_dim, bias=True, label_smoothing=label_smoothing, unsmoothed=pad
+            vocabulary_size, decoder.body.model_dim, bias=True, label_smoothing=label_smoothing, unsmoothed=pad
         )
         self.reset_parameters()
         self._share()
         tie_(self.target_input.words, self.output)
 
     def reset_parameters(self) -> None:
-        """Draw the decoder's weights as BERT does, but for the output's bias, which is drawn as that of a linear layer.
+        """Draw the weights of BERT's layers in the decoder as BERT does, the output's bias as that of a linear layer.
 
-        What is shared with the encoder afterwards is lost.
+        What is shared with the encoder afterwards is lost. The layers of a Transformer stay as they are.
         """
-        std = self.target_input.config.initial_std
-        for module in (*self.target_input.modules(), *self.decoder.modules()):
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Embedding):
-                nn.init.normal_(module.weight, std=std)
-        nn.init.normal_(self.target_input.words.table, std=std)
+        if isinstance(self.target_input, TargetInput):
+            std = self.target_input.config.initial_std
+            for module in (*self.target_input.modules(), *self.decoder.modules()):
+                if isinstance(module, nn.Linear):
+                    nn.init.normal_(module.weight, std=std)
+                    nn.init.zeros_(module.bias)
+                elif isinstance(module, nn.Embedding):
+                    nn.init.normal_(module.weight, std=std)
+            nn.init.normal_(self.target_input.words.table, std=std)
         assert self.output.bias is not None
         bound = self.output.model_dim**-0.5
         nn.init.uniform_(self.output.bias, -bound, bound)
@@ -98,6 +122,7 @@ class PostEditor(EditModel):
 
         A model of another shape is refused, and nothing is changed; its pooler and head are left.
         """
+        check_same_sizes(self.encoder.config, bert.config)
         ours = dict(self.encoder.named_parameters())
         theirs = {name: each for name, each in bert.named_parameters() if not name.startswith(("pooler.", "head."))}
         _check_same_shapes(ours, theirs)
@@ -172,6 +197,9 @@ class PostEditor(EditModel):
     def _shared(self) -> Iterator[tuple[str, nn.Module, nn.Module]]:
         """How each layer of the decoder is shared, with which layer, in an order in which no source changes later."""
         sharing, encoder, ours = self.sharing, self.encoder, self.target_input
+        if isinstance(ours, SinusoidalInput):
+            yield sharing.embeddings, encoder.words, ours.words
+            return
         for name in ("words", "positions", "segments"):
             yield sharing.embeddings, getattr(encoder, name), getattr(ours, name)
         yield sharing.norms, encoder.embedding_norm, ours.embedding_norm
@@ -206,29 +234,55 @@ class TargetInput(nn.Module):
 
     def forward(self, ids: Tensor, start: int = 0, *, dtype: torch.dtype) -> Tensor:
         """The vectors of pieces at the positions from `start` on, (batch, positions, D)."""
-        most = self.config.max_positions
-        if ids.dim() == 2 and start + ids.shape[1] > most:
-            raise ValueError(
-                f"ids must have at most the model's max_positions, {most}, got a sentence of {start + ids.shape[1]}; "
-                "leave longer ones out"
-            )
+        _check_length(ids, start, self.config.max_positions)
         positions = torch.arange(start, start + ids.shape[-1], device=ids.device).expand_as(ids)
         return embed_tokens(self, ids, torch.full_like(ids, TRANSLATION), positions, dtype=dtype)
 
 
+class SinusoidalInput(nn.Module):
+    """Vectors of what a decoder has written as a Transformer makes them: those of words, scaled, and sinusoids."""
+
+    def __init__(self, config: TransformerDecoderConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.words = FixedInput(vocabulary_size, config.body.model_dim)
+
+    def forward(self, ids: Tensor, start: int = 0, *, dtype: torch.dtype) -> Tensor:
+        """The vectors of pieces at the positions from `start` on, (batch, positions, D)."""
+        _check_length(ids, start, self.config.max_positions)
+        return embed(self.words, ids, self.config.body, dtype=dtype, start=start, training=self.training)
+
+
+def _check_length(ids: Tensor, start: int, most: int) -> None:
+    if ids.dim() == 2 and start + ids.shape[1] > most:
+        raise ValueError(
+            f"ids must have at most the model's max_positions, {most}, got a sentence of {start + ids.shape[1]}; "
+            "leave longer ones out"
+        )
+
+
+def check_same_sizes(encoder: BertConfig, bert: BertConfig) -> None:
+    """Refuse to begin from a BERT that is not the encoder's equal but for its mapping and how it is trained."""
+    found = {name: (getattr(bert, name), getattr(encoder, name)) for name in EQUAL}
+    other = [f"its {name} is {theirs} and should be {ours}" for name, (theirs, ours) in found.items() if theirs != ours]
+    if other:
+        raise ValueError(
+            f"bert must have the sizes of the encoder, but {', '.join(other)}; give the encoder those of the BERT "
+            "(--model.encoder)"
+        )
+
+
 def _check_same_shapes(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
     """Both have the same parameters in the same shapes, but that a BERT may lack what mappings learn."""
-    missing = [name for name in ours if name not in theirs and not name.endswith("pre_alpha")]
     unknown = [name for name in theirs if name not in ours]
-    if missing or unknown:
-        found = f"lacks {missing[0]}" if missing else f"has {unknown[0]}, which that lacks"
+    if unknown:
         raise ValueError(
-            f"bert must have the layers of the encoder, but {found}; give the encoder the num_layers of the BERT, and "
-            "the mapping of its heads"
+            f"bert must have the layers of the encoder, but has {unknown[0]}, which that lacks; give the encoder the "
+            "mapping of its heads"
         )
     for name, tensor in theirs.items():
         if tensor.shape != ours[name].shape:
             raise ValueError(
                 f"bert must have the shapes of the encoder, but its {name} is {tuple(tensor.shape)} and should be "
-                f"{tuple(ours[name].shape)}; give the encoder the sizes in the BERT's config.json"
+                f"{tuple(ours[name].shape)}; give both the same vocabulary"
             )

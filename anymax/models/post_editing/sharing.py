@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
 from anymax.models.bert.config import BertConfig
+from anymax.models.transformer.config import TransformerConfig
 
 Way = Literal["random", "copied", "tied"]
 # Norms are never tied.
@@ -28,14 +29,20 @@ class Sharing:
     parameters of the other, which are trained once and counted once.
 
     Args:
-        embeddings: the tables of words, positions and segments; from the encoder. The output layer always has the
-            decoder's table of words, and a bias of its own.
+        embeddings: the tables of words, positions and segments, as far as the decoder has them; from the encoder. The
+            output layer always has the decoder's table of words, and a bias of its own.
         self_attention: the decoder's attention to its own words; from the encoder's self-attention.
         cross_attention: the decoder's attention to the encoder's output, called context attention in the paper.
         feed_forward: from the encoder's feed-forward layers.
         norms: those after embeddings, self-attention and feed-forward are copied from the encoder's, the one after
             cross-attention from that after self-attention.
         cross_attention_of: whose self-attention cross-attention is copied from or tied to.
+
+    Example:
+        >>> from anymax.models import BertConfig, PostEditorConfig, Sharing
+        >>> tied = Sharing(cross_attention="tied", cross_attention_of="encoder", feed_forward="tied")
+        >>> PostEditorConfig(BertConfig(16, 1, 2, 32), tied).sharing.feed_forward
+        'tied'
     """
 
     embeddings: Way = "tied"
@@ -71,6 +78,20 @@ class Sharing:
                         f"{part} must have the same {name} in decoder and encoder to be {way}, got {ours} and "
                         f"{theirs}; give both the same sizes, or make {part} random"
                     )
+
+    def check_words_alone(self, encoder: BertConfig, decoder: TransformerConfig) -> None:
+        """Refuse to copy or tie more than the table of words, or that where the decoder is of another width."""
+        for part in ("self_attention", "cross_attention", "feed_forward", "norms"):
+            if getattr(self, part) != "random":
+                raise ValueError(
+                    f"{part} must be random with a TransformerDecoderConfig, whose layers are not BERT's, got "
+                    f"{getattr(self, part)!r}; make it random, or leave the decoder out for one of BERT's layers"
+                )
+        if self.embeddings != "random" and encoder.model_dim != decoder.model_dim:
+            raise ValueError(
+                f"embeddings must have the same model_dim in decoder and encoder to be {self.embeddings}, got "
+                f"{decoder.model_dim} and {encoder.model_dim}; give both the same sizes, or make embeddings random"
+            )
 
 
 # The rows of the ablation, each with all that those before it share.

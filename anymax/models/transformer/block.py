@@ -37,6 +37,13 @@ class TransformerBlock(nn.Module):
         second_mapping: as `mapping`, of the attention to it.
 
     Vaswani et al. 2017.
+
+    Example:
+        >>> from anymax.mappings import sparsemax
+        >>> from anymax.models import TransformerBlock, TransformerConfig
+        >>> block = TransformerBlock(TransformerConfig(16, 1, 4, 32), mapping=sparsemax)
+        >>> block(torch.randn(2, 5, 16), is_causal=True).shape
+        torch.Size([2, 5, 16])
     """
 
     def __init__(

@@ -48,6 +48,12 @@ class TransformerConfig:
             neither.
         attention_sink: the score of one more key without a value: a number, or "learned" per head; by default none.
         attention_transform: what scores of attention go through first; by default nothing.
+
+    Example:
+        >>> from anymax.models import TransformerConfig
+        >>> config = TransformerConfig(512, 6, 8, 2048, positions="rotary", norm="rms", num_kv_heads=2)
+        >>> config.num_heads // config.num_kv_heads
+        4
     """
 
     carries_state: ClassVar[bool] = False

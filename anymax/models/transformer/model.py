@@ -30,6 +30,16 @@ class TransformerLM(LanguageModel):
             default, or where it gives None, softmax.
 
     Baevski and Auli 2019.
+
+    Example:
+        >>> from anymax.models import TransformerConfig, TransformerLM
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> config = TransformerConfig(model_dim=16, num_layers=2, num_heads=4, ffn_dim=32)
+        >>> mapping = lambda: anymax.LearnedEntmax(shape=(4, 1, 1))
+        >>> model = TransformerLM(FixedInput(20, 16), FullOutput(20, 16), config, mapping=mapping)
+        >>> ids = torch.randint(20, (2, 6))
+        >>> model(ids[:, :-1], ids[:, 1:], "none").shape
+        torch.Size([2, 5])
     """
 
     carries_state = False

@@ -36,6 +36,17 @@ class TranslatorConfig:
         decoder_mapping: the same of the decoder's attention to its own words.
         cross_mapping: the same of the decoder's attention to the encoder's output.
         max_positions: the most positions of a sentence, source or target; by default there is no limit.
+
+    Example:
+        >>> from anymax.attention import LearnedEntmaxConfig
+        >>> from anymax.data import Lexicon
+        >>> from anymax.models import TransformerConfig, TranslatorConfig, learned_alphas
+        >>> from anymax.vocabulary import FixedInputConfig, FullOutputConfig
+        >>> body = TransformerConfig(model_dim=16, num_layers=1, num_heads=2, ffn_dim=32)
+        >>> config = TranslatorConfig(FixedInputConfig(), FullOutputConfig(), body, cross_mapping=LearnedEntmaxConfig())
+        >>> words = Lexicon.from_counts({"the": 5, "cat": 2})
+        >>> list(learned_alphas(config.build(words, words)))
+        ['alpha/cross/layer_0/head_0', 'alpha/cross/layer_0/head_1']
     """
 
     input: InputConfig

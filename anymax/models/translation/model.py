@@ -39,6 +39,15 @@ class Translator(EncoderDecoder):
         max_positions: the most positions of a sentence, source or target; by default there is no limit.
 
     Vaswani et al. 2017; with learned alphas: Correia et al. 2019.
+
+    Example:
+        >>> from anymax.models import TransformerConfig, Translator
+        >>> from anymax.vocabulary import FixedInput, FullOutput
+        >>> config = TransformerConfig(model_dim=16, num_layers=2, num_heads=4, ffn_dim=32)
+        >>> model = Translator(FixedInput(30, 16), FixedInput(20, 16), FullOutput(20, 16), config)
+        >>> source, target = torch.randint(30, (2, 7)), torch.randint(20, (2, 6))
+        >>> model(source, None, target[:, :-1], target[:, 1:], "none").shape
+        torch.Size([2, 5])
     """
 
     def __init__(

@@ -24,6 +24,15 @@ def average_checkpoints(
         run: the folder of the run.
         last: how many of the latest checkpoints; a run saves as many as its `keep` says.
         steps: which checkpoints, in place of `last`.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import average_checkpoints, open_run, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> tensors = average_checkpoints("run", last=2)
+        >>> _ = open_run("run").task.model.load_state_dict(tensors)
+        >>> list(tensors)
+        ['output.table', 'vectors']
     """
     checkpoints = Checkpoints(Path(run) / CHECKPOINTS)
     chosen = _chosen(checkpoints, last, steps)

@@ -14,6 +14,13 @@ class ExponentialAverageConfig:
 
     Args:
         weight_at_least: the share of the way in the long run, 1e-4 in Marian and in Correia and Martins 2019.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from anymax import recipes
+        >>> from anymax.training import ExponentialAverageConfig
+        >>> replace(recipes.find("multi30k.softmax")(), average=ExponentialAverageConfig(1e-3)).average
+        ExponentialAverageConfig(weight_at_least=0.001)
     """
 
     weight_at_least: float = 1e-4

@@ -49,8 +49,17 @@ class NesterovConfig(OptimizerConfig):
     """Steps along a moving sum of gradients that looks one step ahead; the same with a changing learning rate.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         momentum: how much of the sum stays from step to step.
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import NesterovConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> NesterovConfig(lr=0.1, momentum=0.9).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.81
     """
 
     held: ClassVar[int] = 1
@@ -79,9 +88,18 @@ class AdagradConfig(OptimizerConfig):
     """Each entry's learning rate falls with the sum of its squared gradients. Duchi et al. 2011.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
         initial_accumulator: where the sums begin.
         eps: added to the root of the sums.
+
+    Example:
+        >>> from anymax.training import AdagradConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AdagradConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 1
@@ -116,9 +134,18 @@ class AdamConfig(OptimizerConfig):
     """Moving means of gradients over the root of those of their squares. Kingma and Ba 2015.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import AdamConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AdamConfig(lr=0.1, betas=(0.9, 0.98)).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.9
     """
 
     held: ClassVar[int] = 2
@@ -144,10 +171,19 @@ class AdamWConfig(OptimizerConfig):
     """Adam with weight decay apart from the gradients. Loshchilov and Hutter 2019.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
             biases, norms and everything else of one dimension stay as they are.
+
+    Example:
+        >>> from anymax.training import AdamWConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1, 1))
+        >>> weight.grad = torch.ones(1, 1)
+        >>> AdamWConfig(lr=0.1, weight_decay=0.1).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.89
     """
 
     held: ClassVar[int] = 2
@@ -177,11 +213,20 @@ class BertAdamConfig(OptimizerConfig):
     at zero, they are small ones.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         betas: how much of the two moving means stays from step to step.
         eps: added to the root.
         weight_decay: decoupled decay per step, times the learning rate; of matrices only, so that
             biases, norms and everything else of one dimension stay as they are.
         clip: the largest norm of the gradient of each parameter by itself; None for any.
+
+    Example:
+        >>> from anymax.training import BertAdamConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1, 1))
+        >>> weight.grad = torch.ones(1, 1)
+        >>> BertAdamConfig(lr=0.01).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.968
     """
 
     held: ClassVar[int] = 2
@@ -210,7 +255,16 @@ class SGDConfig(OptimizerConfig):
     """Steps against the gradient, with nothing held between them.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
+
+    Example:
+        >>> from anymax.training import SGDConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> SGDConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 0
@@ -236,6 +290,7 @@ class AveragedSGDConfig(OptimizerConfig):
     """SGD, and from some step on the mean of where its steps led, which is then what is evaluated and saved.
 
     Args:
+        lr: the learning rate that the schedule multiplies.
         weight_decay: this share of the parameters is added to their gradients.
         begin: when averaging begins.
         decay: weight decay while averaging, times the learning rate.
@@ -245,6 +300,14 @@ class AveragedSGDConfig(OptimizerConfig):
             changed learning rate takes effect only at the next step.
 
     Polyak and Juditsky 1992; Merity et al. 2018 on when to begin.
+
+    Example:
+        >>> from anymax.training import AveragedSGDConfig
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> weight.grad = torch.ones(1)
+        >>> AveragedSGDConfig(lr=0.5).build([weight]).step()
+        >>> round(weight.item(), 3)
+        0.5
     """
 
     held: ClassVar[int] = 1

@@ -43,7 +43,16 @@ class Schedule(ABC):
 @final
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """A constant learning rate, after a linear warm-up."""
+    """A constant learning rate, after a linear warm-up.
+
+    Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
+
+    Example:
+        >>> from anymax.training import Constant
+        >>> [Constant(warmup=4).factor(step, total_steps=100) for step in (0, 1, 3, 50)]
+        [0.25, 0.5, 1.0, 1.0]
+    """
 
     warmup: int = 0
 
@@ -62,6 +71,11 @@ class Cosine(Schedule):
     Args:
         warmup: the share of the run's steps over which the learning rate rises.
         minimum: the final value, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import Cosine
+        >>> [round(Cosine(warmup=0.1).factor(step, total_steps=100), 3) for step in (0, 9, 55, 99)]
+        [0.1, 1.0, 0.5, 0.0]
     """
 
     warmup: float = 0.0
@@ -93,11 +107,18 @@ class CosineCycles(Schedule):
     Baevski and Auli 2019 for WikiText-103.
 
     Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
         warmup_from: where the warm-up begins, as a share of the optimizer's learning rate.
         period: the steps of the first cycle.
         growth: by how much each cycle is longer than the one before.
         shrink: what top and bottom are multiplied by from cycle to cycle.
         minimum: the bottom of the first cycle, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import CosineCycles
+        >>> schedule = CosineCycles(warmup=10, period=20, shrink=0.5, minimum=0.0)
+        >>> [round(schedule.factor(step, total_steps=70), 3) for step in (5, 10, 20, 30, 50)]
+        [0.5, 1.0, 0.5, 0.5, 0.25]
     """
 
     warmup: int = 0
@@ -141,7 +162,13 @@ class Linear(Schedule):
     """After a linear warm-up, a line down to the end of the run. Devlin et al. 2019.
 
     Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
         minimum: where the line ends, as a share of the optimizer's learning rate.
+
+    Example:
+        >>> from anymax.training import Linear
+        >>> [Linear(warmup=10).factor(step, total_steps=90) for step in (4, 10, 50, 90)]
+        [0.5, 1.0, 0.5, 0.0]
     """
 
     warmup: int = 0
@@ -162,7 +189,16 @@ class Linear(Schedule):
 @final
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
-    """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017."""
+    """A linear warm-up, then the root of warmup / step. Vaswani et al. 2017.
+
+    Args:
+        warmup: over how many steps the learning rate rises to the optimizer's; less than the steps of the run.
+
+    Example:
+        >>> from anymax.training import InverseSquareRoot
+        >>> [InverseSquareRoot(warmup=100).factor(step, total_steps=1000) for step in (24, 99, 399)]
+        [0.25, 1.0, 0.5]
+    """
 
     warmup: int
 
@@ -184,13 +220,19 @@ def _fallen(share: float, minimum: float) -> float:
 
 @dataclass(frozen=True)
 class NonMonotone:
-    """Once an evaluation is worse than the best of those that lie more than `window` back.
+    """Fires once an evaluation is worse than the best of those that lie more than `window` back.
 
     The earliest is the evaluation after `window` + 1 others. It counts evaluations, so evaluate once an epoch to count
     epochs. Merity et al. 2018, as their code has it: the paper's listing compares with the last `window` instead.
 
     Args:
         window: how many evaluations before the last one do not count.
+
+    Example:
+        >>> from anymax.training import NonMonotone
+        >>> stop = NonMonotone(window=1)
+        >>> stop.is_due([3.0, 2.0, 1.9], epochs=3), stop.is_due([3.0, 2.0, 1.9, 2.1], epochs=4)
+        (False, True)
     """
 
     needs_evaluations: ClassVar[bool] = True
@@ -213,10 +255,15 @@ class NonMonotone:
 
 @dataclass(frozen=True)
 class AtEpoch:
-    """Once a number of epochs is finished.
+    """Fires once a number of epochs is finished.
 
     Args:
         epoch: how many; 0 is the first step.
+
+    Example:
+        >>> from anymax.training import AtEpoch, AveragedSGDConfig
+        >>> AveragedSGDConfig(lr=30.0, begin=AtEpoch(10)).begin
+        AtEpoch(epoch=10)
     """
 
     needs_evaluations: ClassVar[bool] = False

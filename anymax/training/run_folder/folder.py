@@ -34,13 +34,23 @@ def read_config(folder: str | os.PathLike[str], tasks: Collection[type[TaskConfi
     """The config of a run.
 
     Args:
+        folder: of the run.
         tasks: further tasks that it may be of, as those of a user's own file.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import read_config, train
+        >>> config = recipes.find("dirichlet.linear")().toy()
+        >>> _ = train(config, "run")
+        >>> read_config("run") == config
+        True
     """
-    values = read_plain_config(folder)
-    try:
-        return run_config(values, tasks)
-    except ValueError as error:
-        raise DamagedError(f"{Path(folder) / CONFIG} must be the config of a run, but {error}") from None
+    return _config_of(Path(folder) / CONFIG, read_plain_config(folder), tasks)
+
+
+def read_config_file(file: Path, tasks: Collection[type[TaskConfig]] = ()) -> RunConfig:
+    """The config that a file holds, as the config.json of a run does; `tasks` as in `read_config`."""
+    return _config_of(file, _read_plain(file, "name the config.json of a run"), tasks)
 
 
 def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -48,10 +58,14 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(folder) / CONFIG
     if not file.exists():
         raise ValueError(f"folder must hold a run, but {file} is missing; name the folder that `anymax train` made")
+    return _read_plain(file, "bring back the config the run was started with")
+
+
+def _read_plain(file: Path, advice: str) -> dict[str, Any]:
     try:
         values = read_json(file)
     except DamagedError as error:
-        raise DamagedError(f"{error}; bring back the config the run was started with") from None
+        raise DamagedError(f"{error}; {advice}") from None
     found = values.pop("format", None)
     if type(found) is not int or found != CONFIG_FORMAT:
         raise ValueError(
@@ -59,6 +73,13 @@ def read_plain_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{'none' if found is None else shown(found)}; train anew, or use the anymax that wrote it"
         )
     return values
+
+
+def _config_of(file: Path, values: dict[str, Any], tasks: Collection[type[TaskConfig]]) -> RunConfig:
+    try:
+        return run_config(values, tasks)
+    except ValueError as error:
+        raise DamagedError(f"{file} must be the config of a run, but {error}") from None
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

@@ -67,7 +67,20 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run; a last line that was cut off is skipped."""
+    """The records of a run; a last line that was cut off is skipped.
+
+    Args:
+        folder: of the run.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from anymax import recipes
+        >>> from anymax.training import read_metrics, train
+        >>> _ = train(recipes.find("dirichlet.linear")().toy(), "run")
+        >>> records = read_metrics(Path("run"))
+        >>> [record["step"] for record in records if record["kind"] == "evaluation"]
+        [3, 6]
+    """
     return list(_records(folder / METRICS))
 
 

@@ -41,20 +41,20 @@ def titled(parts: list[Part], title: str) -> Part:
 @pytest.mark.parametrize("name", EXACT)
 def test_a_trained_run_has_a_section_of_less_than_400_kilobytes(name: str, tmp_path: Path):
     train(run(EXACT[name], steps=4, evaluate_every=2, log_every=1), tmp_path / "run")
-    parts = latents(build(EXACT[name]), tmp_path / "run")
+    parts = latents(build(EXACT[name]), tmp_path / "run", "run/step_1")
     assert {Pictures, Chart, Table} == {type(part) for part in parts}
     assert all(part.source for part in parts)
     assert sum(len(part.html()) for part in parts) < 400_000
     calls = titled(parts, "Calls of the decoder")
     assert calls.columns["step"] == [1, 2, 3, 4, 2, 4] and calls.source == "metrics.jsonl"
     json.dumps(Page("latents", tuple(parts)).as_dict())
-    again = latents(build(EXACT[name]), tmp_path / "run")
+    again = latents(build(EXACT[name]), tmp_path / "run", "run/step_1")
     assert [part.html() for part in parts] == [part.html() for part in again]
 
 
 def test_a_task_without_a_latent_has_no_section(tmp_path: Path):
     task = Toy().build(tmp_path, Ranks(), seed=1, announce=lambda _: None)
-    assert latents(task, tmp_path) == []
+    assert latents(task, tmp_path, "run/step_1") == []
 
 
 @torch.no_grad()
@@ -143,7 +143,7 @@ def test_curves_have_the_quantities_of_training_and_of_valid_but_the_loss():
 
 
 def test_a_run_without_records_shows_what_the_model_does(tmp_path: Path):
-    kinds = [type(part) for part in latents(build(CLASSES), tmp_path)]
+    kinds = [type(part) for part in latents(build(CLASSES), tmp_path, "run/step_1")]
     assert kinds == [Pictures, Chart, Table, Chart, Chart]
 
 
@@ -152,7 +152,7 @@ def test_features_are_no_pictures(tmp_path: Path):
         tensors = {"features": torch.rand(60, 7), "labels": torch.arange(60) % 6}
         save_file(tensors, tmp_path / f"{split}.safetensors")
     task = build(replace(GAMES, images=ImageSet(path=tmp_path), num_candidates=2))
-    parts = latents(task, tmp_path)
+    parts = latents(task, tmp_path, "run/step_1")
     assert not any(isinstance(part, Pictures) for part in parts)
     assert len(titled(parts, "most frequent of").rows) == 6
 
@@ -161,7 +161,7 @@ def test_every_plot_is_one_that_vega_lite_draws(tmp_path: Path):
     vega = pytest.importorskip("vl_convert")
     for config in (CODES, GAMES):
         train(run(config, steps=4, evaluate_every=2, log_every=1), tmp_path / type(config).__name__)
-        for chart in latents(build(config), tmp_path / type(config).__name__):
+        for chart in latents(build(config), tmp_path / type(config).__name__, "run"):
             if isinstance(chart, Chart):
                 rows = [dict(zip(chart.columns, row, strict=True)) for row in zip(*chart.columns.values(), strict=True)]
                 spec = json.loads(in_script({**chart.spec, "data": {"values": rows}}))

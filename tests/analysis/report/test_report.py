@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from anymax.analysis.heads.alphas import Head
 from anymax.analysis.heads.page import page as tables_of_heads
 from anymax.analysis.heads.study import study_heads
 from anymax.analysis.report.attention import as_bytes
@@ -19,7 +20,8 @@ from anymax.analysis.report.report import Looks, report
 from anymax.analysis.report.runs import read_runs
 from anymax.analysis.report.side_by_side import comparison
 from anymax.cli import main
-from anymax.display import AttentionView, Chart, Heading, Notice, Page, Table, document
+from anymax.display import AttentionView, Chart, Heading, Notice, Page, Paragraph, Table, document
+from anymax.display.chart import vega_script
 from anymax.recipes import find
 from anymax.training import open_run, read_metrics, train
 from anymax.training.run_folder.metrics import METRICS
@@ -63,14 +65,19 @@ def test_the_numbers_of_heads_are_those_of_analyze(translator: Path) -> None:
     page = report([translator], Looks(limit=5), announce=quiet)
     assert {"Learning", "Attention", "Settings"} <= {*headings(page)}
     heads = study_heads(open_run(translator).task, translator, "valid", limit=5, seed=1, most=0, announce=quiet)
+    # What `anymax analyze heads` writes as JSON.
+    written = json.loads(json.dumps(tables_of_heads(heads, "").as_dict()))
     shown = {part.title: part.rows for part in page.parts if isinstance(part, Table)}
     wanted = [part for part in tables_of_heads(heads, "").parts if isinstance(part, Table)]
     assert len(wanted) == 4 and all(shown[table.title] == table.rows for table in wanted)
     (view,) = [part for part in page.parts if isinstance(part, AttentionView)]
-    for row, each in zip(view.heads, heads.measured.heads, strict=True):
-        assert (row.kind, row.layer, row.number) == each.head
-        assert row.values["density"] == each.density and row.values["entropy"] == each.entropy
-        assert heads.alphas is not None and row.values["alpha"] == heads.alphas.now[each.head]
+    assert heads.alphas is not None
+    for row, each in zip(view.heads, written["heads"], strict=True):
+        assert (row.kind, row.layer, row.number) == (each["kind"], each["layer"], each["number"])
+        layer = next(one for one in written["layers"] if (one["kind"], one["layer"]) == (row.kind, row.layer))
+        own = {"density": each["density"], "entropy": each["entropy"], "diversity": layer["diversity_by_heads"]}
+        alpha = heads.alphas.now[Head(row.kind, row.layer, row.number)]
+        assert row.values == {**own, "alpha": alpha, **each["confidence"]}
 
 
 def test_examples_of_heads_have_the_weights_that_were_observed(translator: Path) -> None:
@@ -120,7 +127,7 @@ def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
     runs = read_runs(models)
     loss = next(charts(learning(runs)))
     assert [*dict.fromkeys(loss.columns["run"])] == ["adaptive_tied", "softmax"] and "from the least" in loss.note
-    table = comparison(runs)[0]
+    table = comparison(runs)[1]
     assert isinstance(table, Table) and {row[0] for row in table.rows} == {"adaptive_tied", "softmax"}
     assert {(row[0], row[1]) for row in table.rows} == {("adaptive_tied", "2"), ("softmax", "1")}
     column = table.columns.index("valid loss")
@@ -132,6 +139,39 @@ def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
     )
     order = [min(losses), json.loads((models[2] / "summary.json").read_text())["best"]["metrics"]["loss"]]
     assert (table.rows[0][0] == "adaptive_tied") == (sum(losses) / 2 < order[1])
+
+
+def test_differences_are_tested_between_the_runs_that_have_results(translator: Path, tmp_path: Path) -> None:
+    references = [f"a b c d e f {number}" for number in range(20)]
+    texts = {"good": references, "bad": ["a b c x e f 0"] * 20, "untested": None}
+    for clip, (name, translations) in enumerate(texts.items(), 1):
+        shutil.copytree(translator, tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "clip": clip / 10}))
+        shutil.rmtree(tmp_path / name / "evaluations", ignore_errors=True)
+        if translations is not None:
+            metrics = {"bleu": 100.0 if name == "good" else 10.0}
+            results = {"translations": translations, "references": references, "tokenize": "none", "lowercase": False}
+            write_tested(tmp_path / name, {**results, "metrics": metrics})
+    runs = read_runs([tmp_path / name for name in texts])
+    (differences,) = [part for part in comparison(runs) if isinstance(part, Table) and "bootstrap" in part.title]
+    assert differences.columns[3] == "p against good" and [row[0] for row in differences.rows] == ["good", "bad"]
+    assert float(differences.rows[1][3]) < 0.05 and differences.source == "evaluations/test.json of each run"
+    for lacking, said in (({}, "damaged or of an older"), ({**results, "references": ["x"] * 20}, "same sentences")):
+        write_tested(tmp_path / "bad", {**lacking, "metrics": metrics})
+        *_, last = comparison(read_runs([tmp_path / name for name in texts]))
+        assert isinstance(last, Paragraph) and said in last.text
+
+
+def write_tested(run: Path, results: dict[str, Any]) -> None:
+    (run / "evaluations").mkdir(exist_ok=True)
+    (run / "evaluations" / "test.json").write_text(json.dumps(results))
+
+
+def test_runs_side_by_side_say_what_they_share(models: list[Path]) -> None:
+    shared = comparison(read_runs(models))[0]
+    assert isinstance(shared, Table) and ("data", "pydoc") in shared.rows
+    assert ("task", "LanguageModeling") in shared.rows
 
 
 def test_a_page_of_several_runs_says_whose_details_it_has(models: list[Path]) -> None:
@@ -160,24 +200,47 @@ def test_what_is_missing_is_said_where_it_would_be(models: list[Path], tmp_path:
     assert len(notices(run)) == 1 and "must have format" in notices(run)[0]
     (run / METRICS).write_text(json.dumps({"kind": "train", "step": 1, "loss": math.inf, "log": 3, "lr": "x"}) + "\n")
     notices(run)
+    odd = {"training_seconds": math.nan, "item": [], "goal": {}, "steps": 10**400, "num_parameters": "many", "best": []}
+    (run / "summary.json").write_text(json.dumps(odd))
+    shutil.copytree(run, tmp_path / "other")
+    document(report([run, tmp_path / "other"], Looks(), announce=quiet))
+    notices(run)
 
 
 def test_a_model_that_is_worse_than_pairs_of_words_is_said_to_be(models: list[Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(models[2], run)
-    (run / "evaluations").mkdir(exist_ok=True)
-    tested = {"split": "test", "perplexity": {"loss": 6.0, "unit": "word"}, "bigram": {"loss": 5.5}}
-    (run / "evaluations" / "test.json").write_text(json.dumps(tested))
+    write_tested(run, {"split": "test", "perplexity": {"loss": 6.0, "unit": "word"}, "bigram": {"loss": 5.5}})
     assert notices(run) == [
         "Worse than the bigram: 6.000 nats a word on test, and counts of pairs of words reach 5.500."
     ]
 
 
-def test_the_verb_writes_a_page_beside_the_run(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(translator), "--limit", "3", "--texts", "2"]) == 0
+def test_the_verb_writes_a_page_beside_the_run_and_opens_it(
+    translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or False)
+    own = tmp_path / "own.txt"
+    own.write_text("b <i>a</i> c\n\na a\n")
+    assert main(["report", str(translator), "--limit", "3", "--examples", str(own), "--open"]) == 0
     page = (translator / "report.html").read_text()
     assert page.startswith("<!doctype html>") and "multi30k.learned_entmax" in page
-    assert f"Wrote {translator / 'report.html'}" in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out.replace("\n", "")
+    assert f"Wrote {translator / 'report.html'}" in said and "No browser was found" in said
+    assert opened == [(translator / "report.html").resolve().as_uri()]
+    text = page.split('<figure class="texts">')[1]
+    assert "b &lt;i&gt;a&lt;/i&gt; c" in text and text.count("<dl ") == 2
+
+
+def test_without_what_draws_plots_the_verb_says_so_at_once(
+    translator: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vega_script.cache_clear()
+    monkeypatch.setattr("anymax.display.chart.can_be_drawn", lambda: False)
+    assert main(["report", str(translator)]) != 0
+    said = capsys.readouterr()
+    assert "pip install 'anymax[report]'" in said.err and said.out == ""
 
 
 def test_the_verb_refuses_what_it_cannot_use(

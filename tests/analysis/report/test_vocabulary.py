@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -301,7 +301,7 @@ def test_an_output_without_anything_special_has_its_distributions_alone(folder: 
 def test_all_of_it_is_json_and_a_small_page_with_words_escaped(folder: Path, name: str) -> None:
     task = open_language_model(folder, name)
     measured = measure(task, contexts=40)
-    assert json.loads(json.dumps(measured.as_dict(), allow_nan=False))["num_tokens"] == measured.num_tokens
+    assert json.loads(json.dumps(asdict(measured), allow_nan=False))["num_tokens"] == measured.num_tokens
     html = "".join(part.html() for part in parts(measured) if isinstance(part, Chart | Table))
     assert "\\u003cb\\u003e" in html and "<b>" not in html and len(html) < 400_000
 

@@ -12,10 +12,12 @@ from anymax.bench.harness.comparison import Comparison
 from anymax.bench.harness.report import Report, digits, number
 from anymax.bench.harness.timing import Budget
 from anymax.bench.training import benchmark as training
+from anymax.bench.training import post_editor_twin
+from anymax.bench.training.post_editors import OURS, THEIRS, EditSize
 from anymax.bench.training.trainee import Trainee
 from anymax.bench.training.translators import MAPPINGS, TORCHS, Size
 from anymax.bench.training.twin import TwinLM
-from anymax.models import TransformerConfig
+from anymax.models import BertConfig, TransformerConfig
 from anymax.vocabulary import Bands
 
 BODY = TransformerConfig(16, num_layers=1, num_heads=2, ffn_dim=16)
@@ -26,6 +28,7 @@ SETTINGS = training.Settings(
     block=64,
     threads=1,
     translators=(Size("for tests", BODY, words=40, length=6, spread=0.4, max_tokens=36),),
+    post_editors=(EditSize("for tests", BertConfig(16, 1, 2, 24), words=40, length=5, spread=0.3, max_tokens=36),),
     budget=Budget(seconds=0.01, rounds=2, least=2, turn_seconds=1e-6),
     part_steps=2,
 )
@@ -53,6 +56,8 @@ def test_adaptive_layers_meet_full_ones_and_all_meet_torch(measured: Report):
     for model in ("SM", "ADP", "ADP-T"):
         assert names.pop(f"{model} against plain torch") == [f"{model} of torch's modules", model]
     assert names.pop("A translator for tests against plain torch") == [TORCHS, *MAPPINGS]
+    if post_editor_twin.is_installed():
+        assert names.pop("A post-editor for tests against transformers") == [THEIRS, OURS]
     assert names == {} and len(measured.comparisons) + 1 == SETTINGS.num_steps
 
 
@@ -62,16 +67,17 @@ def test_entries_are_whole(measured: Report):
         for entry in one.entries:
             # Parameters, two moments and gradients, four bytes each.
             assert entry.num_bytes > 16 * entry.num_parameters
-    assert all(one.tokens == 128 for one in measured.comparisons[:-1])
-    against_torch = [one.entries for one in measured.comparisons[1:-1]]
+    assert all(one.tokens == 128 for one in measured.comparisons[:4])
+    against_torch = [one.entries for one in measured.comparisons[1:4]]
     assert all(torchs.num_parameters == ours.num_parameters for torchs, ours in against_torch)
     assert all(entry.parts is not None for entries in against_torch for entry in entries)
 
 
 def test_torch_is_taken_at_the_setting_that_was_fastest(measured: Report):
-    sweeps = {one.job: one.sweeps for one in measured.comparisons if one.sweeps}
+    language_models = measured.comparisons[1:4]
+    sweeps = {one.job: one.sweeps for one in language_models if one.sweeps}
     assert list(sweeps) == ["SM against plain torch", "ADP-T against plain torch"]
-    for one in measured.comparisons[1:]:
+    for one in language_models:
         for sweep in one.sweeps:
             assert list(sweep.tried) == [training.FULL, "batch_chunk_size=128"]
             assert sweep.tried[sweep.chosen] == min(sweep.tried.values())
@@ -90,7 +96,7 @@ def test_both_sides_of_a_comparison_learn_the_same():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "compare_steps", keep)
         patch.setattr(training, "_choose_chunk", lambda trainee, settings: ())
-        training.measure(replace(SETTINGS, translators=()))
+        training.measure(replace(SETTINGS, translators=(), post_editors=()))
     assert len(losses) == 3
     for torchs, ours in losses:
         assert ours == pytest.approx(torchs, rel=1e-5)
@@ -132,7 +138,7 @@ def test_words_may_come_from_a_corpus(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_tables_show_speed_memory_and_where_time_goes(measured: Report):
     page = measured.page("anymax bench training").markdown()
-    assert page.count("|  | parameters | tokens/s | ratio | peak MiB | ratio |\n") == 5
+    assert page.count("|  | parameters | tokens/s | ratio | peak MiB | ratio |\n") == len(measured.comparisons)
     torchs, ours = measured.comparisons[1].entries
     # A batch has 128 tokens.
     speed = f"{128e3 / ours.timing.milliseconds.median:.0f}"
@@ -141,6 +147,14 @@ def test_tables_show_speed_memory_and_where_time_goes(measured: Report):
     assert f"| together | {digits(sum(torchs.parts.values()))} | {digits(sum(ours.parts.values()))} |" in page
     assert "Tried for SM of torch's modules, milliseconds: all scores at once" in page
     assert "drawn by Zipf's law" in page and "200 words" in page
+    assert ("transformers is not installed" in page) != post_editor_twin.is_installed()
+
+
+def test_without_transformers_no_post_editor_is_compared(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(post_editor_twin, "is_installed", lambda: False)
+    assert SETTINGS.edits == () and SETTINGS.num_steps == 6
+    notes = training._notes(SETTINGS, BANDS, training._words(SETTINGS))
+    assert "transformers is not installed, so no post-editor was compared with its model" in notes
 
 
 def test_the_command_measures_and_writes_what_is_asked(

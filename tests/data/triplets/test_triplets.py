@@ -82,6 +82,25 @@ def test_what_is_held_out_depends_on_the_seed_alone_and_overlaps_with_nothing(tm
         config(folder, held_out=20).open()
 
 
+def test_a_share_of_train_is_within_a_larger_one_and_leaves_valid_and_test_as_they_are(tmp_path: Path):
+    cut = write(tmp_path / "cut", "train", numbered(50))
+    given = write(tmp_path / "given", "train", numbered(40))
+    write(given, "dev", numbered(3, "d"))
+    for folder, changes in ((cut, {"held_out": 5}), (given, {})):
+        whole, half, quarter = (
+            {split: {pair.target for pair in corpus.pairs(split)} for split in corpus.sources}
+            for share in (1.0, 0.5, 0.25)
+            for corpus in [config(folder, train_share=share, **changes).open()]
+        )
+        assert [len(parts["train"]) for parts in (whole, half, quarter)] == [40, 20, 10]
+        assert quarter["train"] < half["train"] < whole["train"]
+        assert all(parts[split] == whole[split] for parts in (half, quarter) for split in whole if split != "train")
+    both = [config(cut, held_out=5, train_share=share) for share in (1.0, 0.25)]
+    prepared = [prepare_triplets(each, cache=tmp_path / "cache") for each in both]
+    assert [len(each.split("train")) for each in prepared] == [40, 10]
+    assert both[0].tested_on() == both[1].tested_on()
+
+
 def test_own_triplets_come_as_often_as_asked_beside_further_ones(tmp_path: Path):
     own = write(tmp_path / "own", "train", numbered(7))
     write(own, "dev", numbered(2, "d"))
@@ -104,7 +123,10 @@ def test_long_triplets_leave_train_alone(tmp_path: Path):
     prepared.check_lengths("valid", max_positions=7)
     with pytest.raises(ValueError, match=r"dev.pe line 1: the correction has 7 word pieces, .* model has 6 positions"):
         prepared.check_lengths("valid", max_positions=6)
-    with pytest.raises(ValueError, match=r"dev.mt line 1: the sentence has 5 word pieces, and the model has 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"dev.mt line 1: the sentence has 5 word pieces, and the model has 4 .* take it out of",
+    ):
         prepared.check_lengths("valid", max_positions=4)
     with pytest.raises(ValueError, match="leave out all 5"):
         prepare_triplets(config(folder, most_source=1), cache=tmp_path / "cache")
@@ -154,6 +176,9 @@ def test_settings_without_effect_and_vocabularies_without_ends_are_refused(tmp_p
     for changes, message in (
         ({"corpus": "wmt"}, "corpus must be one of"),
         ({"corpus": "drawn", "held_out": 5}, "held_out is for files, got 5 with drawn"),
+        ({"corpus": "drawn", "train_share": 0.5}, "train_share is for files, got 0.5 with drawn"),
+        ({"train_share": 0.0}, "train_share must be"),
+        ({"train_share": 1.5}, "train_share must be between 0 and 1"),
         ({"drawn": DrawnTriplets(mistakes=0.5)}, "drawn is for corpus drawn"),
         ({"oversample": 2}, "oversample must be 1 without further triplets, got 2"),
         ({"pieces": Pieces()}, "pieces.splitting must be 'spaces'"),

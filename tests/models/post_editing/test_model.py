@@ -5,51 +5,12 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers, of the extra hf, is not installed")
 
-import transformers as hf
-
-from anymax.models import PostEditor
+from anymax.bench.training.post_editor_twin import twin_of_post_editor
 from anymax.models.post_editing.sharing import PRESETS
 from tests.each import each
 from tests.models.post_editing.test_sharing import SMALL, WORDS, build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-# Of our names those in transformers, each part of the model by itself.
-OF_BLOCK = {
-    "attention.query": "attention.self.query",
-    "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value",
-    "attention.output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "feed_forward.inner": "intermediate.dense",
-    "feed_forward.outer": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-}
-CROSSED = {f"cross_{ours}": f"cross{theirs}" for ours, theirs in OF_BLOCK.items() if ours.startswith("attention")}
-TABLES = {"words": "word_embeddings", "positions": "position_embeddings", "segments": "token_type_embeddings"}
-TABLES |= {"embedding_norm": "LayerNorm"}
-
-
-def theirs(model: PostEditor) -> hf.EncoderDecoderModel:
-    """The model in transformers with the weights of ours."""
-    sizes = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 24, "max_position_embeddings": 12}
-    config = hf.EncoderDecoderConfig.from_encoder_decoder_configs(hf.BertConfig(**sizes), hf.BertConfig(**sizes))
-    found = hf.EncoderDecoderModel(config).eval()
-    sides = (
-        (model.encoder, model.encoder.encoder.blocks, found.encoder, OF_BLOCK),
-        (model.target_input, model.decoder.blocks, found.decoder.bert, OF_BLOCK | CROSSED),
-    )
-    with torch.no_grad():
-        for tables, blocks, bert, names in sides:
-            for name, of_theirs in TABLES.items():
-                for own, parameter in getattr(tables, name).named_parameters():
-                    bert.embeddings.get_parameter(f"{of_theirs}.{own.replace('table', 'weight')}").copy_(parameter)
-            for block, layer in zip(blocks, bert.encoder.layer, strict=True):
-                for name, of_theirs in names.items():
-                    for own, parameter in block.get_submodule(name).named_parameters():
-                        layer.get_parameter(f"{of_theirs}.{own}").copy_(parameter)
-    return found
 
 
 @each("name", PRESETS)
@@ -58,7 +19,7 @@ def test_the_last_hidden_state_is_that_of_transformers(name: str):
     model = build(PRESETS[name]).eval()
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    found, generator = theirs(model), torch.Generator().manual_seed(1)
+    found, generator = twin_of_post_editor(model).model, torch.Generator().manual_seed(1)
     source, ids = torch.randint(0, 30, (3, 9), generator=generator), torch.randint(0, 30, (3, 7), generator=generator)
     mask = torch.arange(9) < torch.tensor([[9], [7], [5]])
     segments = ((torch.arange(9) >= 4) & mask).long()

@@ -18,6 +18,7 @@ from anymax.models import (
     PostEditorConfig,
     Sharing,
     TransformerConfig,
+    TransformerDecoderConfig,
     fsdp_groups,
 )
 from anymax.models.post_editing.sharing import (
@@ -68,6 +69,63 @@ def test_sizes_with_multilingual_bert_are_the_published_ones():
             model = PostEditorConfig(BertConfig(), sharing).build(Words(119_547))
         assert num_parameters(model) == size
         assert num_parameters(model.encoder) == 177_262_848
+
+
+def test_the_published_transformer_decoder_is_opennmts():
+    decoder = TransformerDecoderConfig()
+    body = decoder.body
+    assert (body.norm_first, body.final_norm, body.norm_eps, body.activation) == (True, True, 1e-6, "relu")
+    assert (body.positions, body.dropout, body.attention_dropout, body.activation_dropout) == (
+        "sinusoidal",
+        *[0.1] * 3,
+    )
+    with torch.device("meta"):
+        model = PostEditorConfig(BertConfig(), TRANSFORMER, decoder=decoder).build(Words(119_547))
+    attention, feed_forward, norm = 4 * (768 * 768 + 768), 2 * 768 * 3072 + 3072 + 768, 2 * 768
+    layers = 12 * (2 * attention + feed_forward + 3 * norm) + norm
+    # The norm behind its layers has as many as the one before BERT's, and tables are shared.
+    assert num_parameters(model) == 177_262_848 + layers + 119_547 == 290_805_243
+    assert model.output.table is model.target_input.words.table is model.encoder.words.table
+
+
+@torch.no_grad()
+def test_a_transformer_decoder_reads_scaled_words_and_sinusoids_through_pre_norm_layers():
+    body = TransformerConfig(16, 1, 2, 24, final_norm=True, norm_eps=1e-6)
+    model = build(TRANSFORMER, decoder=TransformerDecoderConfig(body, max_positions=12))
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    bert = changed_bert()
+    model.begin_from(bert)
+    assert model.target_input.words.table.equal(bert.words.table)
+    model, ids, memory = model.eval(), torch.randint(0, 30, (3, 7)), torch.randn(3, 4, 16)
+    (block,), norm = model.decoder.blocks, model.decoder.final_norm
+    rates = 10_000 ** (-torch.arange(8) / 7)
+    angles = torch.arange(7)[:, None] * rates
+    hidden = 4 * bert.words.table[ids] + torch.cat([angles.sin(), angles.cos()], -1)
+    hidden = hidden + block.attention(block.attention_norm(hidden), is_causal=True)
+    hidden = hidden + block.cross_attention(block.cross_attention_norm(hidden), memory)
+    inner = block.feed_forward.inner(block.feed_forward_norm(hidden)).relu()
+    expected = norm(hidden + block.feed_forward.outer(inner))
+    torch.testing.assert_close(model.hidden(ids, memory), expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="ids must have at most the model's max_positions, 12, got a sentence of 13"):
+        model.hidden(torch.zeros(1, 13, dtype=torch.long), memory[:1])
+
+
+def test_a_transformer_decoder_shares_the_table_of_words_alone():
+    decoder = TransformerDecoderConfig(TransformerConfig(16, 2, 2, 24))
+    for sharing, part in ((SELF_TIED, "self_attention"), (replace(TRANSFORMER, norms="copied"), "norms")):
+        with pytest.raises(ValueError, match=f"{part} must be random with a TransformerDecoderConfig"):
+            PostEditorConfig(SMALL, sharing, decoder=decoder)
+    narrow = TransformerDecoderConfig(TransformerConfig(8, 2, 2, 24))
+    with pytest.raises(ValueError, match="embeddings must have the same model_dim in decoder and encoder to be tied"):
+        PostEditorConfig(SMALL, TRANSFORMER, decoder=narrow)
+    model = build(replace(TRANSFORMER, embeddings="random"), decoder=narrow)
+    assert loss(model).isfinite() and model.target_input.words.table is not model.encoder.words.table
+    loss(model).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    groups = fsdp_groups(build(TRANSFORMER, decoder=decoder))
+    ids = [{id(parameter) for module in group for parameter in module.parameters()} for group in groups]
+    assert all(not first & second for i, first in enumerate(ids) for second in ids[:i])
 
 
 # Which layers of the decoder have the values of which of the encoder, and which of those are the same parameters.
@@ -189,9 +247,16 @@ def test_a_bert_of_another_shape_is_refused_before_anything_changes():
     model = build(BERT)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     for config, message in (
-        (replace(SMALL, ffn_dim=32), r"feed_forward.inner.weight is \(32, 16\) and should be \(24, 16\)"),
-        (replace(SMALL, num_layers=3), "has encoder.blocks.2"),
-        (replace(SMALL, num_layers=1), "lacks encoder.blocks.1"),
+        (
+            replace(SMALL, ffn_dim=32, num_layers=3),
+            "num_layers is 3 and should be 2, its ffn_dim is 32 and should be 24",
+        ),
+        (replace(SMALL, num_layers=1), "num_layers is 1 and should be 2"),
+        # What no shape shows.
+        (replace(SMALL, num_heads=4), "num_heads is 4 and should be 2"),
+        (replace(SMALL, norm_eps=1e-5), "norm_eps is 1e-05 and should be 1e-12"),
+        (replace(SMALL, activation="relu"), "activation is relu and should be gelu"),
+        (replace(SMALL, mapping=LearnedEntmaxConfig()), "has encoder.blocks.0.attention.mapping.pre_alpha"),
     ):
         with pytest.raises(ValueError, match=message):
             model.begin_from(config.build(len(WORDS)))

@@ -106,10 +106,10 @@ def test_a_prompt_with_unknown_words_is_read_by_their_spelling(spelled: Path):
         opened.continue_text(prompt, Sampling(1))
         hidden.append(opened.model.hidden(torch.tensor([lexicon.encode(prompt.split())])))
     assert not torch.allclose(*hidden)
-    # Without the option they are one unknown word.
-    assert (
-        opened._replace(spells_unknown=False).continue_text(prompts[0], Sampling(4))[0].startswith("The <unk> of <unk>")
-    )
+    # Without the option they are one unknown word, and still stand in the text as they are.
+    unspelled = opened._replace(spells_unknown=False)
+    assert unspelled.continue_text(prompts[0], Sampling(4))[0].startswith(prompts[0])
+    assert (opened.unknown_words(prompts[0]), unspelled.unknown_words(prompts[0])) == ([], ["zyzzyva", "quagga"])
 
 
 def test_subwords_have_no_unknown_words_to_spell():

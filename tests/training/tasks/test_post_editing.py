@@ -10,7 +10,7 @@ from sacrebleu.metrics.ter import TER
 
 from anymax.data import Pieces, Triplets, WordPieces
 from anymax.evaluation.translation import count_changes
-from anymax.models import BertConfig, PostEditorConfig, save_bert
+from anymax.models import BertConfig, PostEditorConfig, TransformerDecoderConfig, save_bert
 from anymax.models.post_editing.sharing import BERT, PRESETS, SELF_TIED
 from anymax.recipes import find
 from anymax.training import (
@@ -100,6 +100,23 @@ def test_a_report_has_leaving_translations_as_they_are_beside(learned: Path):
     assert "case is ignored" in "\n".join(ignored.lines()) and "case:lc" in ignored.scores["ter"].signature
 
 
+def test_a_comparison_begins_with_leaving_translations_as_they_are(learned: Path, tmp_path: Path):
+    from anymax.cli.evaluate import write
+
+    report = open_run(learned).task.report("test", announce=lambda *_: None)
+    left = replace(report, translations=report.machine, scores=report.untouched)
+    folders = [tmp_path / name for name in ("a1", "b1", "a2", "b2")]
+    for folder, each in zip(folders, (report, left, left, report), strict=True):
+        folder.mkdir()
+        write(each, folder, "test")
+    (table,) = task_config(tmp_path).comparison({"a": folders[::2], "b": folders[1::2]})
+    first, *others = table.rows
+    assert first[0] == "as it is" and first[2].startswith(f"{report.untouched['ter'].value:.2f} ±")
+    assert [row[:2] for row in others] == [("a", "1"), ("b", "1"), ("a", "2"), ("b", "2")]
+    assert others[0][2].startswith("0.00 ±") and others[0][4:] == ("9", "0", "1")
+    assert others[1][3] == others[2][3] == "1.000" and float(others[0][3]) == float(others[3][3]) < 0.01
+
+
 def test_sentences_that_got_better_and_worse_are_counted_by_their_own_ter():
     references = ["a b c d", "a b c d", "a b c d", "a b c d"]
     before = ["a b c x", "a b c d", "x b c d", "a b x d"]
@@ -151,11 +168,22 @@ def test_a_bert_of_another_shape_is_refused_before_any_step(triplets: Path, tmp_
     pieces = WordPieces.train({word: 3 for triplet in TEN for part in triplet for word in part.split()}, 200)
     save_bert(replace(SIZES, ffn_dim=32).build(len(pieces)), tmp_path)
     pieces.save_files(tmp_path)
-    with pytest.raises(ValueError, match=r"feed_forward.inner.weight is \(32, 32\) and should be \(64, 32\)"):
-        opened(task_config(triplets, bert=str(tmp_path)), tmp_path / "new")
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match="must have model_type 'bert', got 'gpt2'"):
-        opened(task_config(triplets, bert=str(tmp_path)), tmp_path / "other")
+    said: list[str] = []
+    for kind, message in (
+        (None, "bert must have the sizes of the encoder, but its ffn_dim is 32 and should be 64"),
+        (
+            "roberta",
+            "must have model_type 'bert', got 'roberta'; anymax.models.bert reads encoders",
+        ),
+        ("distilbert", "must have model_type 'bert', got 'distilbert'"),
+    ):
+        if kind is not None:
+            (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+        config = task_config(triplets, bert=str(tmp_path))
+        with pytest.raises(ValueError, match=message):
+            config.build(tmp_path / "new", Ranks(), seed=1, announce=said.append)
+    # No text was read.
+    assert set(said) == {f"reading {tmp_path}"} and not (tmp_path / "new").exists()
 
 
 def test_a_checkpoint_of_another_sharing_is_refused(learned: Path, triplets: Path):
@@ -190,10 +218,23 @@ def test_heads_can_be_looked_at(learned: Path):
         assert not weights[:, :, keys:].any()
 
 
+def test_the_small_bert_is_one_that_the_small_recipes_begin_from():
+    small = find("bert.small")().task
+    assert small.model == find("ape_small.self_tied")().task.model.encoder
+    assert small.data.pieces.size == find("ape_small.self_tied")().task.data.pieces.size
+
+
 def test_recipes_have_the_rows_of_the_ablation_at_both_sizes():
     for name, sharing in PRESETS.items():
         for file in ("ape", "ape_small"):
-            assert find(f"{file}.{name}")().task.model.sharing == sharing
+            model = find(f"{file}.{name}")().task.model
+            assert model.sharing == sharing
+            # The first row has another decoder, of the same sizes.
+            body = model.decoder_config.body
+            assert body.norm_first == isinstance(model.decoder, TransformerDecoderConfig) == (name == "transformer")
+            sizes = ("model_dim", "num_layers", "num_heads", "ffn_dim", "dropout", "attention_dropout")
+            assert all(getattr(body, size) == getattr(model.encoder, size) for size in sizes)
+            assert model.max_positions == model.encoder.max_positions
     assert find("ape.large")().task.model.sharing == SELF_TIED and find("ape.large")().task.data.oversample == 35
 
 

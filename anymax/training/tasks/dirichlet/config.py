@@ -31,6 +31,14 @@ class DirichletConfig(TaskConfig):
             of the probability to few words.
         output: what turns the vector of a context into a distribution.
         batch_size: contexts of a batch, over all ranks; None takes all.
+
+    Example:
+        >>> from anymax.training import AdamConfig, Constant, DirichletConfig, RunConfig, train
+        >>> from anymax.vocabulary import FullOutputConfig
+        >>> task = DirichletConfig(num_contexts=24, num_words=12, dim=4, concentration=0.1, output=FullOutputConfig())
+        >>> outcome = train(RunConfig(task, AdamConfig(0.1), Constant(), steps=5), "run")
+        >>> outcome.metrics["rank"] <= 5
+        True
     """
 
     num_contexts: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -11,6 +12,7 @@ from anymax.data.batches.config import RandomLengths as RandomLengths
 from anymax.data.text.config import BPE, Text
 from anymax.evaluation.adaptation.config import CachePointer, DynamicEvaluation
 from anymax.models.language_model.config import LanguageModelConfig
+from anymax.plain import shown
 from anymax.training.task_config import EvaluationOptions, Sampling, TaskConfig
 from anymax.vocabulary.config import SparseOutputConfig
 
@@ -174,7 +176,20 @@ class LanguageModelOptions(EvaluationOptions):
 
 @dataclass(frozen=True)
 class LanguageModelingConfig(TaskConfig):
-    """A language model, the text it learns from, and how it is measured."""
+    """A language model, the text it learns from, and how it is measured.
+
+    Args:
+        data: the text, and whether it is read by words or subwords.
+        model: input, output, body, tying and mapping.
+        batching: how the text is divided into batches.
+        evaluation: how perplexity is measured.
+
+    Example:
+        >>> from anymax import recipes
+        >>> task = recipes.find("sotu.adaptive_tied")().task
+        >>> type(task).__name__, task.data.corpus, type(task.model.output).__name__
+        ('LanguageModelingConfig', 'sotu', 'AdaptiveOutputConfig')
+    """
 
     data: Text
     model: LanguageModelConfig
@@ -239,10 +254,22 @@ class LanguageModelingConfig(TaskConfig):
 
         return build(self, folder, ranks, seed=seed, announce=announce)
 
-    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+    def continue_text(
+        self,
+        run: Path,
+        text: str,
+        sampling: Sampling,
+        *,
+        step: int | None = None,
+        remark: Callable[[str], None] | None = None,
+    ) -> list[str]:
         from anymax.training.tasks.language_modeling.task import open_model
 
-        return open_model(run, "best" if step is None else step).continue_text(text, sampling)
+        opened = open_model(run, "best" if step is None else step)
+        unknown = opened.unknown_words(text)
+        if unknown and remark is not None:
+            remark(f'the model does not know {", ".join(map(shown, unknown))}, and reads "<unk>" there')
+        return opened.continue_text(text, sampling)
 
     def toy(self) -> Self:
         """The same at a size for tests, on text that needs nothing."""

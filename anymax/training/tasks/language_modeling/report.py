@@ -9,9 +9,18 @@ from typing import Any
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Figure, Table
-from anymax.evaluation import Choices, FrequencyTable, Perplexity, interpolated_bigram, measure_choices, unigram
+from anymax.evaluation import (
+    Choices,
+    FrequencyTable,
+    LossByFrequency,
+    Perplexity,
+    interpolated_bigram,
+    measure_choices,
+    unigram,
+)
 from anymax.evaluation import frequency as frequency_report
 from anymax.evaluation.adaptation.config import Adaptation
+from anymax.evaluation.ngrams import NGram
 from anymax.files import read_json
 from anymax.training.run_folder.folder import TESTED, write_json
 from anymax.training.task_config import Report
@@ -21,16 +30,27 @@ from anymax.training.tasks.language_modeling.task import LanguageModelingTask, o
 
 
 @dataclass(frozen=True)
+class Counted:
+    """What a model reaches that only counts; per word."""
+
+    perplexity: Perplexity
+    by_frequency: FrequencyTable
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.perplexity.as_dict(), "by_frequency": self.by_frequency.as_dict()}
+
+
+@dataclass(frozen=True)
 class Baselines:
-    """What models reach that only count; per word.
+    """Models that only count.
 
     Args:
         unigram: knows how often each word occurs.
         bigram: knows how often each pair of words occurs too; the two mixed by Jelinek and Mercer's interpolation.
     """
 
-    unigram: Perplexity
-    bigram: Perplexity
+    unigram: Counted
+    bigram: Counted
 
 
 @dataclass(frozen=True)
@@ -75,10 +95,13 @@ class LanguageModelReport(Report):
         if self.choices is not None:
             lines.append(f"Choices: {self.choices}")
         if self.baselines is not None:
-            unigram, bigram = self.baselines.unigram.perplexity, self.baselines.bigram.perplexity
+            unigram, bigram = (each.perplexity for each in (self.baselines.unigram, self.baselines.bigram))
             lines.append(
-                f"For comparison, models that only count: unigram {unigram:,.2f}, interpolated bigram {bigram:,.2f}"
+                f"For comparison, models that only count: unigram {unigram.perplexity:,.2f}, "
+                f"interpolated bigram {bigram.perplexity:,.2f}"
             )
+            if self.perplexity.perplexity is not None and bigram is not None:
+                lines.append(_beside_bigram(self.perplexity.perplexity, bigram))
         return lines
 
     def tables(self) -> list[Table]:
@@ -86,6 +109,16 @@ class LanguageModelReport(Report):
 
     def figures(self, run: str) -> dict[str, Figure]:
         return {"frequency": frequency_report.figure({run: self.by_frequency})}
+
+
+def _beside_bigram(perplexity: float, bigram: float) -> str:
+    """How a model does beside the one that it must beat to have learned more than pairs of words."""
+    if perplexity < bigram:
+        return f"The model beats the bigram: its perplexity is {1 - perplexity / bigram:.0%} lower."
+    return (
+        f"The bigram does better: its perplexity is {1 - bigram / perplexity:.0%} lower. More text helps most; more "
+        "epochs do while the loss on the validation split still falls."
+    )
 
 
 def evaluate_task(
@@ -153,12 +186,14 @@ def add_choices(run: Path, *, announce: Announce) -> None:
 
 
 def count_baselines(task: LanguageModelingTask, split: Split, *, announce: Announce) -> Baselines:
-    """The perplexity of models that count words on a split; per word, also where the model reads subwords."""
+    """What models that count words reach on a split; per word, also where the model reads subwords."""
     announce("counting words and pairs of words")
     prepared = task.prepared
     train, valid, scored = (prepared.as_words(part, progress=announce).tokens() for part in ("train", "valid", split))
     size, eos = len(prepared.words), prepared.words.eos
-    return Baselines(
-        unigram(train, size, eos=eos).perplexity(scored),
-        interpolated_bigram(train, valid, size, eos=eos).perplexity(scored),
-    )
+
+    def counted(model: NGram) -> Counted:
+        by_frequency = LossByFrequency(scored, prepared.words.counts, eos=eos)
+        return Counted(model.perplexity(scored, each=by_frequency.add), by_frequency.table())
+
+    return Baselines(counted(unigram(train, size, eos=eos)), counted(interpolated_bigram(train, valid, size, eos=eos)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, assert_never
 
@@ -16,8 +17,8 @@ from anymax.data import BlockBatches, ContiguousBatches, Prepared, SentenceBatch
 from anymax.data.batches.batches import IGNORE_INDEX, Batch, Batches, fill_read
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
-from anymax.data.text.words import split_line
-from anymax.data.units.lexicon import Lexicon
+from anymax.data.text.words import SPACE, split_line
+from anymax.data.units.lexicon import UNK, Lexicon
 from anymax.data.units.units import Units
 from anymax.decoding import generate
 from anymax.display import Texts
@@ -52,6 +53,8 @@ from anymax.vocabulary import CharacterInput
 OBSERVED_TOKENS = 1024
 # Tokens of the sample that is shown after training.
 SAMPLE = 60
+# Words of the text to continue that is offered then, and the tokens of the validation split where it is looked for.
+PROMPT, LOOKED_AT = 3, 20_000
 # What a step logs of a model of subwords: how many words its targets end.
 WORDS = "words"
 
@@ -292,10 +295,7 @@ class LanguageModelingTask(Task):
         )
 
     def sample(self) -> str:
-        eos = self.prepared.lexicon.eos
-        prompt = torch.tensor([[eos]], device=self.ranks.device)
-        drawn = generate(self.model, prompt, num_tokens=SAMPLE, generator=torch.Generator().manual_seed(1))
-        return self.prepared.units.text(drawn[0, 1:])
+        return _continued(self.model, self.prepared.units, [], Sampling(SAMPLE), self.ranks.device)[0]
 
     def texts(self, split: Split, *, limit: int, seed: int, announce: Announce) -> list[Texts]:
         from anymax.training.tasks.language_modeling.texts import continuations
@@ -308,13 +308,22 @@ class LanguageModelingTask(Task):
         return [own_continuations(self, lines, announce=announce)]
 
     def next_commands(self) -> list[list[str]]:
-        return [["generate", "The people", "--top-p", "0.9"]]
+        beginning = self._beginning()
+        return [["generate", *([] if beginning is None else [beginning])]]
 
     def forward_methods(self) -> list[tuple[nn.Module, str]]:
         return [(self.model.output, method) for method in self.model.output.forward_methods]
 
     def groups(self) -> list[list[nn.Module]]:
         return fsdp_groups(self.model)
+
+    def _beginning(self) -> str | None:
+        """The first words of a line of the validation split, of those that begin with words that the model knows."""
+        units, eos, unk = self.prepared.units, self.prepared.lexicon.eos, self.prepared.lexicon.unk
+        ids = self.prepared.split("valid").tokens()[:LOOKED_AT].tolist()
+        lines = (list(line) for is_end, line in groupby(ids, eos.__eq__) if not is_end)
+        begun = (units.text(line).split()[:PROMPT] for line in lines if unk not in line[:PROMPT])
+        return next((" ".join(few) for few in begun if len(few) == PROMPT and all(map(str.isalpha, few))), None)
 
     def _block(self) -> int:
         """Windows as long as the rows of batches; sentences of any length are scored in long ones."""
@@ -330,23 +339,39 @@ class OpenedModel(NamedTuple):
 
     def continue_text(self, text: str, sampling: Sampling) -> list[str]:
         """Texts that begin with `text`."""
-        units = self.units
+        units, words = self.units, split_line(text, self.units.splitting)
         if self.spells_unknown:
-            lexicon = units.lexicon.extended(split_line(text, units.splitting))
+            lexicon = units.lexicon.extended(words)
             units = Units(lexicon, lexicon, splitting=units.splitting)
             spell(self.model, lexicon)
-        # A model has read the end of the line before, whatever it continues.
-        prompt = torch.tensor([[units.lexicon.eos, *units.encode_line(text)]] * sampling.samples)
-        ids = generate(
-            self.model,
-            prompt,
-            num_tokens=sampling.num_tokens,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            generator=torch.Generator().manual_seed(sampling.seed),
-        )
-        return [units.text(row[1:]) for row in ids]
+        return _continued(self.model, units, words, sampling)
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text that the model reads as "<unk>", each once."""
+        unk = self.units.lexicon.unk
+        words = [] if self.spells_unknown else dict.fromkeys(split_line(text, self.units.splitting))
+        return [word.replace(SPACE, "") for word in words if word != UNK and unk in self.units.encode([word])]
+
+
+def _continued(
+    model: LanguageModel, units: Units, words: Sequence[str], sampling: Sampling, device: torch.device | None = None
+) -> list[str]:
+    """Texts that begin with words, as they are, and continue with what the model draws."""
+    eos, unk = units.lexicon.eos, units.lexicon.unk
+    # A model has read the end of the line before, whatever it continues.
+    prompt = [eos, *units.encode(words)]
+    ids = generate(
+        model,
+        torch.tensor([prompt] * sampling.samples, device=device),
+        num_tokens=sampling.num_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        generator=torch.Generator().manual_seed(sampling.seed),
+        banned=() if sampling.unknown else (unk,),
+        otherwise=None if sampling.unknown else eos,
+    )
+    return [units.text(row[len(prompt) :], after=words) for row in ids]
 
 
 def spell(model: LanguageModel, lexicon: Lexicon) -> None:

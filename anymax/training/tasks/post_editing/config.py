@@ -28,6 +28,9 @@ class PostEditingConfig(TaskConfig):
     """A post-editor, the triplets it learns from, and how it corrects and is measured.
 
     Args:
+        data: the triplets.
+        model: the post-editor, or the dual-source Transformer.
+        batching: how many tokens a batch has.
         bert: the BERT that training begins from, in the encoder and in what the decoder copies: a folder with
             config.json, model.safetensors and its word pieces, or the name of a model on the hub, which needs the
             extra `hf`. By default all weights are drawn at random.
@@ -36,6 +39,14 @@ class PostEditingConfig(TaskConfig):
         decoded: of how many triplets of valid, from its start, a greedy correction is scored at each evaluation; 0 for
             none, None for all.
         goal: what the best checkpoint is chosen by: the "loss", or "ter" or "bleu" of those corrections.
+
+    Example:
+        >>> from anymax.data import Triplets
+        >>> from anymax.models import BertConfig, PostEditorConfig
+        >>> from anymax.training import PairTokens, PostEditingConfig
+        >>> task = PostEditingConfig(Triplets("drawn"), PostEditorConfig(BertConfig(64, 2, 4, 128)), PairTokens(1000))
+        >>> task.goal, task.search.beam
+        ('ter', 8)
     """
 
     data: Triplets
@@ -94,9 +105,9 @@ class PostEditingConfig(TaskConfig):
         return build(self, folder, ranks, seed=seed, announce=announce)
 
     def comparison(self, runs: Mapping[str, Sequence[Path]]) -> list[Table]:
-        from anymax.training.tasks.translation.report import significance
+        from anymax.training.tasks.post_editing.report import against_leaving
 
-        return [significance(runs)] if len(runs) > 1 else []
+        return [against_leaving(runs)]
 
     def toy(self) -> Self:
         """The same at a size for tests, on triplets that are drawn."""

@@ -60,8 +60,17 @@ class OpenedPostEditor:
     """Trained post-editors, to use: several give the mean of their probabilities.
 
     Args:
+        models: in evaluation mode.
         pieces: what ids stand for.
         search: how translations are corrected, unless a call says otherwise.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_post_editor, train
+        >>> _ = train(recipes.find("ape_small.transformer")().toy(), "run")
+        >>> editor = open_post_editor("run")
+        >>> len(editor.models), editor.search.beam
+        (1, 4)
     """
 
     models: Sequence[EditModel]
@@ -115,8 +124,16 @@ def open_post_editor(
     """The post-editor of a run, or of several as an ensemble; the text they were trained on is not needed.
 
     Args:
+        runs: the folder of a run, or those of several post-editors of the same vocabulary.
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean weights of this number of last checkpoints instead.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_post_editor, train
+        >>> _ = train(recipes.find("ape_small.transformer")().toy(), "run")
+        >>> len(open_post_editor("run").correct(sources=["aa ab"], translations=["aa ba"]))
+        1
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
-from anymax.display import Table
-from anymax.evaluation.translation import Changes, Score, Tokenize, count_changes, score_translations
+from anymax.display import Row, Table
+from anymax.evaluation.translation import (
+    NAMES,
+    Changes,
+    Difference,
+    Score,
+    Tokenize,
+    count_changes,
+    paired_bootstrap,
+    score_translations,
+)
+from anymax.files import read_json
+from anymax.training.run_folder.folder import TESTED
 from anymax.training.task_config import Report
 from anymax.training.tasks.post_editing.task import PostEditingTask
 from anymax.training.tasks.translation.config import TranslationOptions
 
-SHOWN = {"ter": "TER", "bleu": "BLEU", "chrf": "chrF"}
+UNTOUCHED = "as it is"
+# What post-editing is measured by first.
+SHOWN = {name: NAMES[name] for name in ("ter", "bleu", "chrf")}
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,7 @@ class PostEditingReport(Report):
         loss: the mean over pieces of the references, those before each given; without label smoothing.
         search: how translations were corrected.
         tokenize, lowercase: how words were found for BLEU, and whether case was ignored.
-        translations, references: the corrections and references of all sentences.
+        machine, translations, references: the machine translations, corrections and references of all sentences.
     """
 
     split: Split
@@ -39,6 +54,7 @@ class PostEditingReport(Report):
     search: str
     tokenize: Tokenize
     lowercase: bool
+    machine: list[str]
     translations: list[str]
     references: list[str]
 
@@ -52,6 +68,7 @@ class PostEditingReport(Report):
             "search": self.search,
             "tokenize": self.tokenize,
             "lowercase": self.lowercase,
+            "machine": self.machine,
             "translations": self.translations,
             "references": self.references,
         }
@@ -67,7 +84,7 @@ class PostEditingReport(Report):
         ]
 
     def tables(self) -> list[Table]:
-        rows = (("as it is", self.untouched), ("corrected", self.scores))
+        rows = ((UNTOUCHED, self.untouched), ("corrected", self.scores))
         return [
             Table(
                 ("translation", *SHOWN.values()),
@@ -102,6 +119,37 @@ def report_on(
         search.sentence(),
         tokenize,
         lowercase,
+        done.translations,
         done.corrections,
         done.references,
     )
+
+
+def against_leaving(runs: Mapping[str, Sequence[Path]]) -> Table:
+    """TER on the test split beside that of leaving translations as they are, and whether it differs by more than luck.
+
+    Args:
+        runs: of each recipe its runs, one for each seed, in the order of the seeds.
+    """
+    rows: list[Row] = []
+    for number, folders in enumerate(zip(*runs.values(), strict=True), 1):
+        tested = {recipe: read_json(folder / TESTED) for recipe, folder in zip(runs, folders, strict=True)}
+        usual = next(iter(tested.values()))
+        systems = {UNTOUCHED: usual["machine"], **{recipe: each["translations"] for recipe, each in tested.items()}}
+        left, *others = paired_bootstrap(systems, usual["references"], lowercase=usual["lowercase"], metric="ter")
+        if not rows:
+            rows.append((UNTOUCHED, "", _with_interval(left), "", "", "", ""))
+        for each in others:
+            changes = tested[each.system]["changes"]
+            counts = (f"{changes[name]:,}" for name in ("better", "worse", "same"))
+            assert each.p_value is not None
+            rows.append((each.system, str(number), _with_interval(each), f"{each.p_value:.3f}", *counts))
+    return Table(
+        ("recipe", "seed", "TER", f"p against {UNTOUCHED}", "better", "worse", "stayed"),
+        tuple(rows),
+        title="TER beside leaving translations as they are, by paired bootstrap over 1,000 samples of sentences",
+    )
+
+
+def _with_interval(found: Difference) -> str:
+    return f"{found.value:.2f} ± {found.interval:.2f}"

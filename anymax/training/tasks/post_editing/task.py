@@ -24,9 +24,11 @@ from anymax.distributed.ranks import Ranks
 from anymax.evaluation.translation import Tokenize, score_sentences
 from anymax.mappings import LearnedEntmax
 from anymax.models.bert.checkpoint import find_bert, load_bert
+from anymax.models.bert.model import Bert
 from anymax.models.language_model.model import evaluating
+from anymax.models.post_editing.config import PostEditorConfig
 from anymax.models.post_editing.edit_model import EditModel
-from anymax.models.post_editing.model import PostEditor
+from anymax.models.post_editing.model import PostEditor, check_same_sizes
 from anymax.training.checkpoint.checkpoints import Checkpoints
 from anymax.training.observed import Observed
 from anymax.training.run_folder.folder import CHECKPOINTS
@@ -44,6 +46,7 @@ OBSERVED_TRIPLETS = 16
 
 def build(config: PostEditingConfig, folder: Path, ranks: Ranks, *, seed: int, announce: Announce) -> PostEditingTask:
     """The task of a run in `folder`: with the pieces that lie there already, or with those of its BERT or new ones."""
+    bert = None if Checkpoints(folder / CHECKPOINTS).steps() else _bert_of(config, announce)
     with ranks.first_alone():
         if PreparedTriplets.saved_pieces(folder) is None:
             prepared = prepare_triplets(config.data, pieces=_pieces_of_bert(config), progress=announce)
@@ -53,13 +56,23 @@ def build(config: PostEditingConfig, folder: Path, ranks: Ranks, *, seed: int, a
         prepared.check_lengths(split, max_positions=config.model.max_positions)
     prepared.split("valid")
     model = new_model(config, prepared.pieces)
-    # A checkpoint has all weights.
-    if config.bert is not None and isinstance(model, PostEditor) and not Checkpoints(folder / CHECKPOINTS).steps():
-        announce(f"reading {config.bert}")
-        begun = load_bert(config.bert, mapping=model.encoder.config.mapping, pooler=False, head=False).model
-        prepared.pieces.check_fits(begun.vocabulary_size)
-        model.begin_from(begun)
+    if bert is not None:
+        assert isinstance(model, PostEditor)
+        prepared.pieces.check_fits(bert.vocabulary_size)
+        model.begin_from(bert)
     return PostEditingTask(config, prepared, model, ranks, seed=seed)
+
+
+def _bert_of(config: PostEditingConfig, announce: Announce) -> Bert | None:
+    """The BERT that training begins from, checked before any text is read."""
+    if config.bert is None:
+        return None
+    assert isinstance(config.model, PostEditorConfig)
+    announce(f"reading {config.bert}")
+    encoder = config.model.encoder
+    bert = load_bert(config.bert, mapping=encoder.mapping, pooler=False, head=False).model
+    check_same_sizes(encoder, bert.config)
+    return bert
 
 
 def _pieces_of_bert(config: PostEditingConfig) -> WordPieces | None:

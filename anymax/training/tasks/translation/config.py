@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -38,6 +39,11 @@ class PairTokens:
         max_tokens: the most tokens of a batch over all ranks, padding included.
         count: which they are: of the "target", of the "source", of "both", or "padded", where a row counts as long as
             the longest sentence of either side, as fairseq and OpenNMT count.
+
+    Example:
+        >>> from anymax import recipes
+        >>> recipes.find("multi30k.softmax")().task.batching
+        PairTokens(max_tokens=4096, count='padded')
     """
 
     max_tokens: int
@@ -61,6 +67,13 @@ class Search:
         stop_when_full: stop as soon as `beam` hypotheses are finished. Otherwise a search lasts until nothing that is
             left can be better, which with a length penalty is mostly the longest translation there may be.
         batch_size: sentences that are translated at a time.
+
+    Example:
+        >>> from anymax.decoding import GNMTPenalty
+        >>> from anymax.training import Search
+        >>> search = Search(beam=4, length_penalty=GNMTPenalty(0.6), length_ratio=1.5)
+        >>> search.longest(20)  # words of a translation, for 20 of the source
+        40
     """
 
     beam: int = 5
@@ -131,10 +144,23 @@ class TranslationConfig(TaskConfig):
     """A translator, the pairs it learns from, and how it translates and is measured.
 
     Args:
+        data: the pairs.
+        model: the translator.
+        batching: how many tokens a batch has.
         search: how sentences are translated for scores, and by `anymax translate`.
         decoded: of how many sentences of valid, from its start, a greedy translation is scored at each evaluation; 0
             for none, None for all.
         goal: what the best checkpoint is chosen by: the "loss", or "bleu" of those sentences.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from pathlib import Path
+        >>> from anymax import recipes
+        >>> from anymax.data import ParallelText
+        >>> config = recipes.find("multi30k.learned_entmax")()
+        >>> own = replace(config.task, data=ParallelText(source=Path("train.de"), target=Path("train.en")), goal="bleu")
+        >>> replace(config, task=own).task.goal
+        'bleu'
     """
 
     data: ParallelText
@@ -174,7 +200,15 @@ class TranslationConfig(TaskConfig):
         is_same = self.data.tested_on() == first.data.tested_on()
         return None if is_same else "they are tested on other sentences, or other forms of them"
 
-    def continue_text(self, run: Path, text: str, sampling: Sampling, *, step: int | None = None) -> list[str]:
+    def continue_text(
+        self,
+        run: Path,
+        text: str,
+        sampling: Sampling,
+        *,
+        step: int | None = None,
+        remark: Callable[[str], None] | None = None,
+    ) -> list[str]:
         raise ValueError(f"run must be of a language model, got {run}, which translates; use anymax translate {run}")
 
     def num_train_words(self, announce: Announce) -> int:

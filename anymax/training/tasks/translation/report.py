@@ -11,7 +11,7 @@ from typing import Any
 from anymax.data.prepared.prepared import Announce
 from anymax.data.text.corpus import Split
 from anymax.display import Row, Table
-from anymax.evaluation.translation import Score, Tokenize, paired_bootstrap, score_translations
+from anymax.evaluation.translation import NAMES, Score, Tokenize, paired_bootstrap, score_translations
 from anymax.files import read_json
 from anymax.training.run_folder.folder import TESTED
 from anymax.training.task_config import Report
@@ -64,12 +64,9 @@ class TranslationReport(Report):
         number = len(self.translations)
         return [
             f"{self.split}: {number:,} sentences, {self.search}; {loss}",
-            *(f"{_NAMES[name]} {score.value:.2f} ({score.signature})" for name, score in self.scores.items()),
+            *(f"{NAMES[name]} {score.value:.2f} ({score.signature})" for name, score in self.scores.items()),
             f"proven to be the best that the model has, by its own score: {self.num_proven:,} of {number:,}",
         ]
-
-
-_NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 
 def report_on(
@@ -109,6 +106,9 @@ def significance(runs: Mapping[str, Sequence[Path]]) -> Table:
     for number, folders in enumerate(zip(*runs.values(), strict=True), 1):
         tested = {recipe: read_json(folder / TESTED) for recipe, folder in zip(runs, folders, strict=True)}
         usual = tested[first]
+        others = [recipe for recipe, each in tested.items() if each["references"] != usual["references"]]
+        if others:
+            raise ValueError(f"runs must be tested on the same sentences, got others for {others[0]} than for {first}")
         differences = paired_bootstrap(
             {recipe: each["translations"] for recipe, each in tested.items()},
             usual["references"],

@@ -108,8 +108,18 @@ class OpenedTranslator:
     """Trained translators, to use: several give the mean of their probabilities.
 
     Args:
+        models: in evaluation mode.
         source_units, target_units: what ids stand for.
         search: how sentences are translated, unless a call says otherwise.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import Search, open_translator, train
+        >>> _ = train(recipes.find("drawn.copy")().toy(), "run")
+        >>> translator = open_translator("run")
+        >>> found = translator.search_lines(["ab ac", ""], search=Search(beam=3), num_best=2)
+        >>> [len(hypotheses) for hypotheses in found]
+        [2, 0]
     """
 
     models: Sequence[Translator]
@@ -173,8 +183,17 @@ def open_translator(
     """The translator of a run, or of several as an ensemble; the text they were trained on is not needed.
 
     Args:
+        runs: the folder of a run, or those of several translators of the same vocabulary.
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
         average: take the mean weights of this number of last checkpoints instead.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_translator, train
+        >>> _ = train(recipes.find("drawn.copy")().toy(), "run")
+        >>> translations = open_translator("run").translate(["ab ac", "ad"])
+        >>> len(translations)
+        2
     """
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
