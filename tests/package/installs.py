@@ -52,7 +52,7 @@ assert Path(runtime).is_relative_to(Path(torch.__file__).parent), runtime
 
 def run(*command: str | Path, code: int = 0, **options: object) -> str:
     """What a command prints; another exit code than expected ends the program with all of it."""
-    print("$", shlex.join(map(str, command)), flush=True)
+    print("$", shlex.join(map(str, command)).partition("\n")[0], flush=True)
     result = subprocess.run(
         [*map(str, command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
