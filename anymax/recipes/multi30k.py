@@ -11,6 +11,7 @@ from anymax.data.parallel.config import ParallelText
 from anymax.data.text.config import BPE
 from anymax.models import Tie, TransformerConfig, TranslatorConfig
 from anymax.training.config import RunConfig
+from anymax.training.optim.averages import ExponentialAverageConfig
 from anymax.training.optim.optimizers import AdamConfig
 from anymax.training.optim.schedules import InverseSquareRoot
 from anymax.training.tasks.translation.config import PairTokens, TranslationConfig
@@ -18,7 +19,7 @@ from anymax.vocabulary import FixedInputConfig, FullOutputConfig, OutputConfig, 
 
 TAKES = "an hour on two cores"
 
-BODY = TransformerConfig(128, 4, 4, 512, dropout=0.3, final_norm=True, positions="sinusoidal")
+BODY = TransformerConfig(128, 4, 4, 512, dropout=0.2, final_norm=True, positions="sinusoidal")
 TEXT = ParallelText("multi30k", languages=("en", "de"), form="tokenized", units=BPE(8_000))
 
 
@@ -40,9 +41,10 @@ def translator(
         TranslationConfig(text, model, PairTokens(4096), decoded=500, goal="bleu"),
         AdamConfig(5e-3, betas=(0.9, 0.98)),
         InverseSquareRoot(warmup=1000),
-        epochs=40,
+        epochs=30,
         clip=1.0,
         evaluate_every="epoch",
+        average=ExponentialAverageConfig(),
         keep=5,
     )
 
