@@ -36,9 +36,12 @@ from anymax.training.run_folder.folder import read_config as read_config
 from anymax.training.run_folder.metrics import read_metrics as read_metrics
 from anymax.training.task import Step as Step
 from anymax.training.task import Task as Task
+from anymax.training.task_config import Sampling as Sampling
 from anymax.training.task_config import TaskConfig as TaskConfig
 from anymax.training.tasks.dirichlet.config import DirichletConfig as DirichletConfig
 from anymax.training.tasks.language_modeling.config import LanguageModelingConfig as LanguageModelingConfig
+from anymax.training.tasks.language_modeling.task import OpenedLanguageModel as OpenedLanguageModel
+from anymax.training.tasks.language_modeling.task import open_language_model as open_language_model
 from anymax.training.tasks.post_editing.config import PostEditingConfig as PostEditingConfig
 from anymax.training.tasks.post_editing.editing import OpenedPostEditor as OpenedPostEditor
 from anymax.training.tasks.post_editing.editing import open_post_editor as open_post_editor

@@ -39,12 +39,17 @@ def links(page: Path) -> list[str]:
     return [link.partition("#")[0] for link in found if not re.match(r"https?:|#", link)]
 
 
+def is_run_in_order(page: Path) -> bool:
+    """Whether it is run by test_tutorials.py, its commands too."""
+    return page.parent.name == "tutorials" or page.name == "use-a-trained-run.md"
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 # torch's own, when torch.func.hessian is first called.
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page) and not is_run_in_order(page)], ids=name)
 def test_examples_print_what_the_page_shows(page: Path):
     if "import anymax.hf" in page.read_text():
         pytest.importorskip("transformers", reason="transformers, of the extra hf, is not installed")

@@ -14,7 +14,7 @@ from anymax.recipes import find
 from anymax.training import Ranks, RunConfig, open_run, read_metrics, train
 from anymax.training.task_config import Sampling
 from anymax.training.tasks.language_modeling.config import Contiguous, Evaluation
-from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_model
+from anymax.training.tasks.language_modeling.task import LanguageModelingTask, open_language_model
 from anymax.training.tasks.language_modeling.texts import NOTHING
 
 QUICK = {"threads": 1, "device": "cpu", "steps": 3, "evaluate_every": None, "checkpoint_every": 99}
@@ -96,7 +96,7 @@ def test_spelling_unknown_words_changes_what_is_read_and_nothing_that_is_predict
 
 
 def test_a_prompt_with_unknown_words_is_read_by_their_spelling(spelled: Path):
-    opened = open_model(spelled)
+    opened = open_language_model(spelled)
     prompts = ["The zyzzyva of quagga", "The quagga of quagga"]
     texts = [opened.continue_text(text, Sampling(4))[0] for text in prompts]
     assert all(text.startswith(prompt) for text, prompt in zip(texts, prompts, strict=True))

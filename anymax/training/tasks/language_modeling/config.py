@@ -263,9 +263,9 @@ class LanguageModelingConfig(TaskConfig):
         step: int | None = None,
         remark: Callable[[str], None] | None = None,
     ) -> list[str]:
-        from anymax.training.tasks.language_modeling.task import open_model
+        from anymax.training.tasks.language_modeling.task import open_language_model
 
-        opened = open_model(run, "best" if step is None else step)
+        opened = open_language_model(run, which="best" if step is None else step)
         unknown = opened.unknown_words(text)
         if unknown and remark is not None:
             remark(f'the model does not know {", ".join(map(shown, unknown))}, and reads "<unk>" there')

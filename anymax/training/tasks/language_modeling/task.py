@@ -330,8 +330,18 @@ class LanguageModelingTask(Task):
         return self.config.batching.block or SENTENCE_BLOCK
 
 
-class OpenedModel(NamedTuple):
-    """A trained model, what its ids stand for, and whether it reads other words by their spelling."""
+class OpenedLanguageModel(NamedTuple):
+    """A trained model, what its ids stand for, and whether it reads other words by their spelling.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import Sampling, open_language_model, train
+        >>> _ = train(recipes.find("sotu.adaptive_tied")().toy(), "run")
+        >>> opened = open_language_model("run")
+        >>> (text,) = opened.continue_text("the people", Sampling(5))
+        >>> text.startswith("the people")
+        True
+    """
 
     model: LanguageModel
     units: Units
@@ -344,7 +354,7 @@ class OpenedModel(NamedTuple):
             lexicon = units.lexicon.extended(words)
             units = Units(lexicon, lexicon, splitting=units.splitting)
             spell(self.model, lexicon)
-        return _continued(self.model, units, words, sampling)
+        return _continued(self.model, units, words, sampling, next(self.model.parameters()).device)
 
     def unknown_words(self, text: str) -> list[str]:
         """The words of a text that the model reads as "<unk>", each once."""
@@ -380,12 +390,23 @@ def spell(model: LanguageModel, lexicon: Lexicon) -> None:
     model.input.extend(lexicon.words[model.output.vocabulary_size :])
 
 
-def open_model(folder: Path, which: Which = "best") -> OpenedModel:
+def open_language_model(folder: str | Path, *, which: Which = "best") -> OpenedLanguageModel:
     """The language model of a run, to use; the text it was trained on is not needed.
 
     Args:
+        folder: of the run.
         which: the step of a checkpoint, "last", or "best", which is the last where none was evaluated.
+
+    Example:
+        >>> from anymax import recipes
+        >>> from anymax.training import open_language_model, train
+        >>> _ = train(recipes.find("sotu.adaptive_tied")().toy(), "run")
+        >>> opened = open_language_model("run")
+        >>> ids = torch.tensor([[opened.units.lexicon.eos, *opened.units.encode_line("the people")]])
+        >>> opened.model.hidden(ids).shape
+        torch.Size([1, 3, 32])
     """
+    folder = Path(folder)
     config = LanguageModelingConfig.of(read_config(folder).task)
     units = Prepared.saved_units(folder)
     if units is None:
@@ -393,7 +414,7 @@ def open_model(folder: Path, which: Which = "best") -> OpenedModel:
     checkpoint = Checkpoints(folder / CHECKPOINTS).load(which)
     model = _new_model(config, units.lexicon)
     load_model(model, checkpoint.tensors["model"], checkpoint.file("model"))
-    return OpenedModel(model.eval(), units, config.model.spells_unknown)
+    return OpenedLanguageModel(model.eval(), units, config.model.spells_unknown)
 
 
 def open_task(folder: Path, step: int | None = None, *, announce: Announce) -> LanguageModelingTask:
