@@ -144,7 +144,9 @@ def _conditions(run: Run) -> str:
     named = ("unit", "num_units", "context", "block", "windows", "num_sentences", "search", "decoding", "tokenize")
     found = [(name, values[name]) for name in named if isinstance(values.get(name), str | int) and values[name] != ""]
     return ", ".join(
-        f"{words(name)} {value:,}" if is_number(value) else f"{words(name)} {printable(str(value))}"
+        f"{words(name.removeprefix('num_'))} {value:,}"
+        if is_number(value)
+        else f"{words(name)} {printable(str(value))}"
         for name, value in found
     )
 
