@@ -46,9 +46,7 @@ def pictures(page: Path) -> list[Path]:
     return [DOCS / "pictures" / name for name in names]
 
 
-@pytest.mark.parametrize(
-    "page", [*TUTORIALS, DOCS / "how-to" / "use-a-trained-run.md"], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", [*TUTORIALS, DOCS / "how-to" / "use-a-trained-run.md"], ids=lambda page: page.stem)
 def test_a_tutorial_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
