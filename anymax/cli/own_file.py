@@ -77,7 +77,10 @@ def tasks_of(file: Path) -> tuple[type[TaskConfig], ...]:
 def take_option(options: Sequence[str]) -> tuple[tuple[type[TaskConfig], ...], list[str]]:
     """The tasks of the file that `--from FILE` names, and the other options."""
     file, rest = take_value(options, OPTION, "my_task.py")
-    return tasks_of(Path(file)) if file else (), rest
+    tasks = tasks_of(Path(file)) if file else ()
+    if file and not tasks:
+        raise ValueError(f"{file} must define a task, a subclass of TaskConfig, but has none; name the file that does")
+    return tasks, rest
 
 
 def take_value(options: Sequence[str], option: str, example: str) -> tuple[str, list[str]]:

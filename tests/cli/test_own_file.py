@@ -108,6 +108,8 @@ def test_a_task_of_an_own_file_is_trained_killed_resumed_evaluated_and_compared(
     out(capsys, "resume", "killed", "--pace", "0", "--from", "my_task.py")
     assert list(differences(Path("whole"), Path("killed"))) == []
     assert "accuracy 1" in out(capsys, "evaluate", "killed", "--from=my_task.py", "--split", "valid")
+    again = out(capsys, "train", "--config", "whole/config.json", "--from", "my_task.py", "--folder", "again")
+    assert again.splitlines()[:2] == shown.splitlines()[:2]
     compared = ["compare", "my_task.py:quick", "my_task.py:slow", "--seeds", "1", "--folder", "both", "--steps", "6"]
     assert "accuracy" in out(capsys, *compared)
     assert {"my_task.quick-seed-1", "my_task.slow-seed-1", "comparison.md"} <= set(os.listdir("both"))
@@ -129,6 +131,7 @@ def test_what_an_own_file_lacks_is_reported(file: Path, capsys: pytest.CaptureFi
         "train my_task.py:quik": "my_task.py must have 'quik', got quick, slow, wrong; name one of those",
         "train my_task.py:wrong": "my_task.py:wrong must give a RunConfig or a TaskConfig, got int",
         "resume run --from": "--from must be followed by a file",
+        "train sotu.bpe --from my_task.py": "--from must come with --config, got it with sotu.bpe; leave it out",
         "compare my_task.py:quick my_task.py:slow --tokens 9": "--tokens cannot be given for my_task.py:quick",
     }
     assert code_of("train", "my_task.py:quick", "--folder", "run", "--steps", "1") == 0

@@ -170,7 +170,7 @@ def test_a_run_that_resumes_can_be_given_when_to_stop(run: Path):
         (["train", "--config", "absent.json"], "absent.json does not exist"),
         (["train", "--config", "run.yaml"], "must be followed by the config.json of a run, got run.yaml"),
         (["train", "sotu.bpe", "--config", "a.json"], "--config a.json and sotu.bpe; drop one of the two"),
-        (["train", "sotu.bpe", "--from", __file__], "--from must come with --config"),
+        (["train", "sotu.bpe", "--from", __file__], "must define a task, a subclass of TaskConfig, but has none"),
         (["train", "--toy", "--data.corpus", "sherlock"], "corpus must be one of .*pydoc"),
         (["train", "--toy", "--data.path", "absent.txt"], "absent.txt"),
         (["resume"], "write anymax resume RUN"),
@@ -245,7 +245,7 @@ def test_commands_to_copy_are_quoted_for_the_shell(capsys: pytest.CaptureFixture
     folder = 'it\'s [my] "run" $1 :fire:'
     text = out(capsys, "train", PLAIN, *QUICK, "--data.path", own_text(), "--folder", folder)
     commands = [shlex.split(line) for line in text.partition("Try next:\n")[2].splitlines()]
-    assert [command[2] for command in commands] == [folder] * 4 and commands[0][3] == "words are what"
+    assert [command[2] for command in commands] == [folder] * 4 and commands[0][3] == "the people are"
     assert f"Wrote {folder}/evaluations/test.json" in out(capsys, "evaluate", folder, "--no-baselines")
     printed = [complaint(capsys, "train", *QUICK, "--folder", folder), complaint(capsys, "finetune", folder)]
     for verb, message in zip(("resume", "finetune"), printed, strict=True):
