@@ -79,8 +79,8 @@ def best_run(runs: Sequence[Run]) -> Run:
 
 
 def _sorted(groups: Sequence[list[Run]]) -> list[list[Run]]:
-    """By the metric that all have, those without one last."""
-    goal = _goal([run for group in groups for run in group])
+    """By the metric that all have, or else some, those without one last."""
+    goal = _goal(groups)
     if goal is None:
         return list(groups)
     name, of_test, larger_is_better = goal
@@ -94,16 +94,22 @@ def _sorted(groups: Sequence[list[Run]]) -> list[list[Run]]:
     return sorted(groups, key=key)
 
 
-def _goal(runs: Sequence[Run]) -> tuple[str, bool, bool] | None:
+def _goal(groups: Sequence[Sequence[Run]]) -> tuple[str, bool, bool] | None:
     """What runs are sorted by, whether it is of the test split, and whether it is best when large."""
-    own = [(str(run.summary.get("goal")), run.summary.get("larger_is_better") is True) for run in runs]
+    runs = [run for group in groups for run in group]
+    own = [
+        (str(run.summary["goal"]), run.summary.get("larger_is_better") is True)
+        for run in runs
+        if run.summary.get("goal")
+    ]
     # Of texts, scores say more than the loss that the best checkpoint may be chosen by.
     wanted = [("bleu", True), ("ter", False), *own[:1], ("perplexity", False), ("loss", False)]
-    for of_test in (True, False):
-        found = [set(tested(run) if of_test else best(run)) for run in runs]
-        shared = set.intersection(*found) if found else set()
+    on_test, on_valid = ([{name for run in group for name in of(run)} for group in groups] for of in (tested, best))
+    # Where a run is not tested, all are compared by what evaluations found, as far as there are any.
+    shared, some = set[str].intersection, set[str].union
+    for of_test, names in ((True, shared(*on_test)), (False, shared(*on_valid)), (False, some(*on_valid))):
         for name, larger_is_better in wanted:
-            if name in shared:
+            if name in names:
                 return name, of_test, larger_is_better
     return None
 

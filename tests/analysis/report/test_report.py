@@ -18,7 +18,7 @@ from anymax.analysis.report.attention import as_bytes
 from anymax.analysis.report.learning import MOST_POINTS, learning
 from anymax.analysis.report.report import Looks, report
 from anymax.analysis.report.runs import read_runs
-from anymax.analysis.report.side_by_side import comparison
+from anymax.analysis.report.side_by_side import best_run, comparison
 from anymax.cli import main
 from anymax.display import AttentionView, Chart, Heading, Notice, Page, Paragraph, Table, document
 from anymax.display.chart import vega_script
@@ -139,6 +139,20 @@ def test_seeds_are_a_band_and_a_row(models: list[Path]) -> None:
     )
     order = [min(losses), json.loads((models[2] / "summary.json").read_text())["best"]["metrics"]["loss"]]
     assert (table.rows[0][0] == "adaptive_tied") == (sum(losses) / 2 < order[1])
+
+
+def test_a_run_without_results_stands_last(models: list[Path], tmp_path: Path) -> None:
+    losses = {"a": None, "b": 3.0, "c": 2.0, "d": 2.5}
+    for clip, (name, loss) in enumerate(losses.items(), 1):
+        shutil.copytree(models[2], tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "clip": clip / 10}))
+        summary = {} if loss is None else {"best": {"metrics": {"loss": loss}}}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary))
+        (tmp_path / name / METRICS).unlink()
+    runs = read_runs([tmp_path / name for name in losses])
+    (table,) = [part for part in comparison(runs) if isinstance(part, Table) and part.columns[0] == "run"]
+    assert [row[0] for row in table.rows] == ["c", "d", "b", "a"] and best_run(runs).label == "c"
 
 
 def test_differences_are_tested_between_the_runs_that_have_results(translator: Path, tmp_path: Path) -> None:
