@@ -94,7 +94,11 @@ def test_a_named_make_target_exists(words: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("words", commands("anymax"), ids=" ".join)
-def test_a_named_verb_exists(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]):
+def test_a_named_verb_exists(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("a reader's own text .\n" * 20)
     # An unknown verb is answered with the help of what stands before it.
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
