@@ -42,7 +42,8 @@ def run_commands(block: Block) -> None:
 
 def pictures(page: Path) -> list[Path]:
     """The pictures of a page that its own code draws."""
-    return [DOCS / "pictures" / name for name in re.findall(r"\]\(\.\./pictures/(tutorial-[\w-]+\.png)\)", page.read_text())]
+    names = re.findall(r"\]\(\.\./pictures/(tutorial-[\w-]+\.png)\)", page.read_text())
+    return [DOCS / "pictures" / name for name in names]
 
 
 @pytest.mark.parametrize(
