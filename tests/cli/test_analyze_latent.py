@@ -21,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "desk")
 
 def test_recipes_are_listed_with_their_choices(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["recipes", "latent"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    words = [(line.split(), line) for line in capsys.readouterr().out.splitlines()]
+    lines = {first[0]: line for first, line in words if first and "." in first[0]}
     assert all(name.startswith("latent.") for name in lines) and len(lines) == 8
     offered = "--estimator sparse | dense | sfe | sfe_plus | nvil | gumbel | st_gumbel | sum_and_sample"
     assert lines["latent.ssvae_quick"].rstrip().endswith(offered)
