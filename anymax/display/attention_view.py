@@ -43,7 +43,7 @@ class HeadRow:
         values: of the measures, by name; None where there is none.
         path: its alpha at the steps of the view.
         order: numbers of examples, those where it is clearest first.
-        role: the role it has most of, with its confidence, as a sentence; "" where it has none.
+        role: that it has; "" where it has none.
 
     Example:
         >>> from anymax.display import HeadRow

@@ -64,9 +64,11 @@ def page() -> Page:
     weights = bytes([*even, *even, *even, *first])
     example = {"encoder": Attended(words, words, weights)}
     rows = tuple(
-        HeadRow("encoder", layer, number, {"alpha": 1 + 0.2 * layer + 0.1 * number, "density": 0.5}, (1.5, 1.2), (0,))
+        HeadRow(
+            "encoder", layer, number, {"alpha": 1 + 0.2 * layer + 0.1 * number, "density": 0.5}, (1.5, 1.2), (0,), role
+        )
         for layer in range(2)
-        for number in range(2)
+        for number, role in enumerate(("", f"position -1 {HOSTILE}"))
     )
     measures = {"alpha": "what it learned", "density": "weights above zero"}
     view = AttentionView(
@@ -135,12 +137,12 @@ def test_a_head_opens_by_click_and_by_keyboard_with_zeros_left_white(opened: Any
     cells.nth(2).click()
     assert head.inner_text() == "self-attention, layer 1, head 0"
     opened.keyboard.press("ArrowRight")
-    assert head.inner_text() == "self-attention, layer 1, head 1"
+    assert head.inner_text() == f"self-attention, layer 1, head 1: position -1 {HOSTILE}"
     assert opened.locator(".sentence rect").count() == 2 + 3
     titles = opened.locator(".sentence rect title").all_text_contents()
     assert titles == [f"{word} → who: 1.000" for word in ("who", HOSTILE, "?")]
     opened.keyboard.press("ArrowUp")
-    assert head.inner_text() == "self-attention, layer 0, head 1"
+    assert head.inner_text().startswith("self-attention, layer 0, head 1: ")
     assert cells.nth(1).get_attribute("aria-selected") == "true"
     assert opened.evaluate("document.activeElement.ariaLabel").endswith("layer 0, head 1: alpha 1.10")
 

@@ -82,7 +82,6 @@ def view(heads: Heads, examples: Sequence[Opened], source: str) -> AttentionView
     for each in measured.heads:
         place = [other.head for other in measured.of_kind(each.head.kind)].index(each.head)
         role, confidence = max(each.confidence.items(), key=lambda item: item[1], default=("", 0.0))
-        said = f"{printable(role)}: confidence {confidence:.0%}" if confidence >= CONFIDENT else ""
         rows.append(
             HeadRow(
                 each.head.kind,
@@ -91,7 +90,7 @@ def view(heads: Heads, examples: Sequence[Opened], source: str) -> AttentionView
                 _values(heads, each.head),
                 _path(heads, each.head),
                 orders[each.head.kind][place],
-                said,
+                printable(role) if confidence >= CONFIDENT else "",
             )
         )
     measures = dict(_measures(heads))

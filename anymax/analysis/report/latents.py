@@ -95,6 +95,7 @@ def by_class(counts: Tensor, values: str) -> Chart:
     """
     classes, frequent = _most(counts.sum(1), MOST_CLASSES), _most(counts.sum(0), MOST_VALUES)
     cells = [(name, value, int(counts[name, value])) for name in sorted(classes) for value in frequent]
+    cells = [cell for cell in cells if cell[2]]
     totals = counts.sum(1).tolist()
     columns: dict[str, list[Any]] = {
         "class": [str(name) for name, _, _ in cells],

@@ -141,10 +141,11 @@
     show() {
       const head = this.given.heads[this.chosen];
       this.head.replaceChildren();
-      element("h3", this.head, `${this.given.kinds[head.kind]}, layer ${head.layer}, head ${head.number}`);
+      const role = head.role ? `: ${head.role}` : "";
+      element("h3", this.head, `${this.given.kinds[head.kind]}, layer ${head.layer}, head ${head.number}${role}`);
       const values = Object.keys(this.given.measures).filter((name) => typeof head.values[name] === "number")
         .map((name) => `${name}: ${short(head.values[name])}`);
-      element("p", this.head, [...values, head.role].filter(Boolean).join(" · "), "note");
+      element("p", this.head, values.join(" · "), "note");
       const sides = element("div", this.head, undefined, "sides");
       if (head.order.length) this.showExample(head, element("div", sides));
       else element("p", sides, "No example has this kind of attention.", "note");

@@ -3,6 +3,8 @@
 (() => {
   const light = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1b1f24", "#8a7400"];
   const dark = ["#56b4e9", "#ff9a4d", "#2fc79b", "#e6a3c8", "#f0c04a", "#9ad0f5", "#e8eaed", "#d3c34a"];
+  // Of maps: little is near the ground, much is far from it.
+  const shade = ["#dbe9f6", "#4a98c9", "#08306b"], shine = ["#22354a", "#56b4e9", "#e8f4ff"];
   // Pixels below which plots stand above each other, and what an axis of names takes of each, or one of numbers of all.
   const NARROW = 760, NAMES = 170, NUMBERS = 60;
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -11,7 +13,7 @@
     const [text, dim, line] = ["--text", "--dim", "--line"].map(style);
     return {
       background: style("--ground"), font: "system-ui, sans-serif",
-      range: { category: theme.isDark ? dark : light, heatmap: { scheme: "viridis" }, ramp: { scheme: "viridis" } },
+      range: { category: theme.isDark ? dark : light, heatmap: theme.isDark ? shine : shade },
       axis: { labelColor: text, titleColor: text, gridColor: line, domainColor: dim, tickColor: dim, titleFontWeight: 400,
         labelFontSize: 12, titleFontSize: 12, labelOverlap: true },
       axisX: { labelAngle: 0, tickCount: Math.ceil(width / columns / 90) },
