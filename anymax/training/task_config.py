@@ -132,6 +132,11 @@ class Sampling:
         seed: of the random numbers.
         samples: how many texts.
         unknown: whether "<unk>", which stands for all words that the model does not know, may be among them.
+
+    Example:
+        >>> from anymax.training import Sampling
+        >>> Sampling(20, temperature=0.7, seed=2).top_p
+        0.9
     """
 
     num_tokens: int

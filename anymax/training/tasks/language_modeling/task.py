@@ -404,7 +404,7 @@ def open_language_model(folder: str | Path, *, which: Which = "best") -> OpenedL
         >>> opened = open_language_model("run")
         >>> ids = torch.tensor([[opened.units.lexicon.eos, *opened.units.encode_line("the people")]])
         >>> opened.model.hidden(ids).shape
-        torch.Size([1, 3, 32])
+        torch.Size([1, 3, 16])
     """
     folder = Path(folder)
     config = LanguageModelingConfig.of(read_config(folder).task)
