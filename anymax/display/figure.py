@@ -90,13 +90,17 @@ def clean(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+# Inches of a legend's line with the space around it, and of a letter.
+LEGEND_LINE, LEGEND_LETTER = 0.6, 0.085
+
+
 def legend_below(canvas: Canvas, axes: Axes, *, columns: int = 8) -> None:
     """Put one legend below all panels of a figure of matplotlib.
 
     Args:
         canvas: the figure.
         axes: the panel whose legend it is.
-        columns: how many names stand beside each other at most.
+        columns: how many names stand beside each other at most; fewer where long ones would not fit.
 
     Example:
         >>> from matplotlib.figure import Figure
@@ -109,4 +113,7 @@ def legend_below(canvas: Canvas, axes: Axes, *, columns: int = 8) -> None:
         ['softmax']
     """
     handles, labels = axes.get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
+    longest = LEGEND_LINE + LEGEND_LETTER * max(map(len, labels), default=0)
+    fitting = max(1, int(canvas.get_figwidth() / longest))
+    columns = min(len(labels), columns, fitting)
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
