@@ -19,7 +19,7 @@ from anymax.training.tasks.language_modeling.config import LanguageModelingConfi
 # Bytes of a text that is read once.
 READ_ONCE = 30_000_000
 MOST_EPOCHS = 40
-# A text that is read more often than this is small enough to be learned by heart.
+# A text that is read more often than this is small enough to be memorised.
 FEW_EPOCHS = 4
 DROPOUT, LESS_DROPOUT = 0.3, 0.1
 
