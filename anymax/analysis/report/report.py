@@ -20,6 +20,7 @@ from anymax.data.text.corpus import Split
 from anymax.display import Heading, Notice, Page, Paragraph, Part
 from anymax.display.printable import printable
 from anymax.training import open_run
+from anymax.training.run_folder.folder import reading_results
 from anymax.training.task import Task
 from anymax.training.task_config import TaskConfig
 from anymax.training.tasks.language_modeling.task import LanguageModelingTask
@@ -92,8 +93,18 @@ def _details(runs: Sequence[Run], looks: Looks, announce: Announce) -> list[Part
         "Text": lambda: _texts(task, looks, step, announce),
     }
     for name, build in sections.items():
-        parts += _section(name, build, name)
+        parts += _section(name, _reading(run, build), name)
     return parts
+
+
+def _reading(run: Run, build: Callable[[], list[Part]]) -> Callable[[], list[Part]]:
+    """The same, which says whose files lack something where they do."""
+
+    def read() -> list[Part]:
+        with reading_results(run.folder):
+            return build()
+
+    return read
 
 
 def _vocabulary(task: Task, runs: Sequence[Run], looks: Looks, source: str, announce: Announce) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -119,7 +120,8 @@ def _mean(values: Sequence[float | None]) -> Cell:
     if not known:
         return ""
     mean = short(statistics.fmean(known))
-    return Noted(mean, f"± {statistics.stdev(known):.2g}") if len(known) > 1 else mean
+    has_spread = len(known) > 1 and all(map(math.isfinite, known))
+    return Noted(mean, f"± {statistics.stdev(known):.2g}") if has_spread else mean
 
 
 def _minutes(group: Sequence[Run]) -> str:

@@ -221,6 +221,19 @@ def test_what_is_missing_is_said_where_it_would_be(models: list[Path], tmp_path:
     notices(run)
 
 
+def test_records_that_lack_what_a_section_needs_take_that_section_alone(translator: Path, tmp_path: Path) -> None:
+    shutil.copytree(translator, tmp_path / "run")
+    records = [json.loads(line) for line in (translator / METRICS).read_text().splitlines()]
+    name = next(name for name in records[0]["watch"] if "alpha" in name)
+    for record in records:
+        if record["kind"] == "train":
+            record["watch"][name] = 10**400
+    (tmp_path / "run" / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = report([tmp_path / "run"], Looks(limit=2, texts=2), announce=quiet)
+    (said,) = [part.text for part in page.parts if isinstance(part, Notice)]
+    assert said.startswith("No attention can be shown") and "Text" in headings(page)
+
+
 def test_a_model_that_is_worse_than_pairs_of_words_is_said_to_be(models: list[Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(models[2], run)
