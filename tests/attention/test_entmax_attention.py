@@ -1,6 +1,7 @@
 """Attention by entmax around its kernel: layouts, second derivatives, transforms of torch, and what is refused."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 import anymax
 from anymax import entmax_attention
+from anymax.kernels import library
 from tests.each import each
 
 Q, K, E, V = 4, 5, 6, 3
@@ -307,3 +309,20 @@ def test_softmax_equals_torchs_function_in_half_precision_and_with_dropout() -> 
     one, many = vectors(1, dtype=torch.float64), 4000
     mean = sum(entmax_attention(*one, 1.0, dropout_p=0.3).detach() for _ in range(many)) / many
     torch.testing.assert_close(mean, F.scaled_dot_product_attention(*one).detach(), rtol=0, atol=0.1)
+
+
+def test_torch_is_not_asked_for_softmax_where_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    # The function has the name of its module.
+    module = sys.modules["anymax.attention.entmax_attention"]
+    monkeypatch.setattr(module, "softmax_attention", lambda inputs: asked.append(inputs) or q)
+    q = k = v = torch.randn(1, 2, Q, E)
+    entmax_attention(q, k, v, 1.0)
+    assert len(asked) == 1
+    with anymax.use_backend("reference"):
+        entmax_attention(q, k, v, 1.0, dropout_p=0.1)
+    assert len(asked) == 2
+    if library.why_missing() is None:
+        entmax_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), 1.0)
+        entmax_attention(q, k, v, 1.0, dropout_p=0.1)
+        assert len(asked) == 2
